@@ -15,7 +15,7 @@ __all__ = ("events", "make_worker", "start_process", "start_worker")
 
 
 @pytest.fixture
-def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
+def registry(monkeypatch):
     """The registry of the project, for one test."""
     registry = Registry()
     monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
@@ -23,7 +23,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
 
 
 @pytest.fixture
-def processors(db: None, registry: Registry) -> Processors:
+def processors(db, registry):
     """Return the only slice of the project."""
     part = Processors()
     registry.add(part)
@@ -31,7 +31,7 @@ def processors(db: None, registry: Registry) -> Processors:
 
 
 @pytest.fixture
-def register(processors: Processors) -> Callable[..., Any]:
+def register(processors):
     """Register a function that handles uploads."""
 
     def register(handle: Callable[..., Any] = lambda record, run: None, **options: Any) -> Any:

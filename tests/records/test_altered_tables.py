@@ -11,7 +11,7 @@ from django.db import NotSupportedError, connection, transaction
 
 from django_jobchains.declare.registry import get_registry
 from django_jobchains.models import FailedAttempt
-from django_jobchains.processors import Processors, RunningJob
+from django_jobchains.processors import RunningJob
 from django_jobchains.records import RecordRun
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.store import RecordEnd, RecordTable, Store, get_store
@@ -21,7 +21,6 @@ from tests.records.models import Upload
 from tests.records.test_locked_tables import CALLS as RECORD_CALLS
 from tests.shop.models import Effect
 from tests.support.waiting import until, until_completed
-from tests.support.workers import Events, StartWorker
 
 pytestmark = [pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
 
@@ -69,7 +68,7 @@ CALLS: dict[str, Callable[[Store, RecordType, RecordTable], object]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_statement_that_was_prepared_before_is_prepared_again(register: Register, name: str) -> None:
+def test_a_statement_that_was_prepared_before_is_prepared_again(register, name):
     register()
     store = get_store()
     [kind] = get_registry().record_types()
@@ -86,7 +85,7 @@ def test_a_statement_that_was_prepared_before_is_prepared_again(register: Regist
     call()
 
 
-def test_a_transaction_begins_again_before_the_handler_writes(register: Register) -> None:
+def test_a_transaction_begins_again_before_the_handler_writes(register):
     register()
     store = get_store()
     [kind] = get_registry().record_types()
@@ -120,9 +119,7 @@ def states() -> object:
     [("state", "varchar(20)", "varchar(60)"), ("lease_number", "bigint", "integer"), ("id", "bigint", "integer")],
 )
 @pytest.mark.parametrize("result", ["returns", "completes"])
-def test_records_that_run_meanwhile_are_handled_once(
-    register: Register, start_worker: StartWorker, events: Events, result: str, column: str, before: str, after: str
-) -> None:
+def test_records_that_run_meanwhile_are_handled_once(register, start_worker, events, result, column, before, after):
     handler = Handler()
     register(handler, heartbeat_every=0.1, poll_every=0.05)
     Upload.objects.bulk_create([Upload(result=result) for _ in range(8)])
@@ -141,7 +138,7 @@ def test_records_that_run_meanwhile_are_handled_once(
     assert {event.ending for event in events.of(AttemptEnded)} <= {"completed", "handed_back"}
 
 
-def test_jobs_that_run_meanwhile_are_completed_once(processors: Processors, start_worker: StartWorker) -> None:
+def test_jobs_that_run_meanwhile_are_completed_once(processors, start_worker):
     gate = threading.Event()
 
     @processors.register("shop.note")

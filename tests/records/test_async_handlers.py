@@ -11,12 +11,11 @@ from django.db import connection, transaction
 
 from django_jobchains import testing
 from django_jobchains.exceptions import PhaseError
-from django_jobchains.processors import Processors
 from django_jobchains.records import RecordProcessor, RecordRun
 from django_jobchains.telemetry.events import AttemptStuck
 from tests.records.models import Repository, Upload
 from tests.support.waiting import until
-from tests.support.workers import Events, StartWorker
+from tests.support.workers import StartWorker
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -33,7 +32,7 @@ def state_of(upload: Upload) -> str:
     return upload.state
 
 
-def test_handlers_run_at_once_on_the_event_loop(register: Register, make_worker: StartWorker) -> None:
+def test_handlers_run_at_once_on_the_event_loop(register, make_worker):
     names: set[str] = set()
     together = 0
     everyone = asyncio.Event()
@@ -54,7 +53,7 @@ def test_handlers_run_at_once_on_the_event_loop(register: Register, make_worker:
     assert names == {LOOP}
 
 
-def test_hooks_run_on_other_threads_and_in_their_order(processors: Processors, make_worker: StartWorker) -> None:
+def test_hooks_run_on_other_threads_and_in_their_order(processors, make_worker):
     steps: list[tuple[str, bool]] = []
 
     def step(name: str) -> None:
@@ -78,7 +77,7 @@ def test_hooks_run_on_other_threads_and_in_their_order(processors: Processors, m
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_writes_commit_with_the_state(register: Register, make_worker: StartWorker, fails: bool) -> None:
+def test_writes_commit_with_the_state(register, make_worker, fails):
     async def handle(record: Upload, run: RecordRun) -> None:
         made = await run.acomplete(lambda: Repository.objects.create(name="written"))
         assert made.name == "written"
@@ -92,7 +91,7 @@ def test_writes_commit_with_the_state(register: Register, make_worker: StartWork
     assert Repository.objects.exists() is not fails
 
 
-def test_logs_are_stored_without_blocking_the_loop(register: Register, make_worker: StartWorker) -> None:
+def test_logs_are_stored_without_blocking_the_loop(register, make_worker):
     errors: list[type[BaseException]] = []
 
     async def handle(record: Upload, run: RecordRun) -> None:
@@ -114,7 +113,7 @@ def test_logs_are_stored_without_blocking_the_loop(register: Register, make_work
     assert [(entry["key"], entry["out"]) for entry in upload.execution_logs][-2:] == [("write", ""), ("last", "")]
 
 
-def test_the_async_methods_are_refused_in_plain_handlers(register: Register, make_worker: StartWorker) -> None:
+def test_the_async_methods_are_refused_in_plain_handlers(register, make_worker):
     def handle(record: Upload, run: RecordRun) -> None:
         run.aadd_log("convert", "").send(None)
 
@@ -125,7 +124,7 @@ def test_the_async_methods_are_refused_in_plain_handlers(register: Register, mak
     assert "leave out the first 'a'" in (upload.failure_message or "")
 
 
-def test_a_canceled_record_cancels_its_task(register: Register, start_worker: StartWorker) -> None:
+def test_a_canceled_record_cancels_its_task(register, start_worker):
     started, reasons = threading.Event(), []
 
     async def handle(record: Upload, run: RecordRun) -> None:
@@ -144,7 +143,7 @@ def test_a_canceled_record_cancels_its_task(register: Register, start_worker: St
     assert reasons == ["cancelled"]
 
 
-def test_a_handler_that_runs_too_long_errors(register: Register, start_worker: StartWorker) -> None:
+def test_a_handler_that_runs_too_long_errors(register, start_worker):
     register(sleep_long, max_runtime=0.05)
     upload = Upload.objects.create()
     start_worker()
@@ -156,9 +155,7 @@ async def sleep_long(record: Upload, run: RecordRun) -> None:
     await asyncio.sleep(60)
 
 
-def test_a_handler_that_ignores_its_cancellation_loses_its_slot(
-    register: Register, start_worker: StartWorker, settings: Any, events: Events
-) -> None:
+def test_a_handler_that_ignores_its_cancellation_loses_its_slot(register, start_worker, settings, events):
     settings.JOBCHAINS = {"STUCK_SECONDS": 0.1}
     released = threading.Event()
 
@@ -177,7 +174,7 @@ def test_a_handler_that_ignores_its_cancellation_loses_its_slot(
     released.set()
 
 
-def test_a_stopping_worker_hands_the_record_back(register: Register, start_worker: StartWorker) -> None:
+def test_a_stopping_worker_hands_the_record_back(register, start_worker):
     started = threading.Event()
 
     async def handle(record: Upload, run: RecordRun) -> None:
@@ -193,9 +190,7 @@ def test_a_stopping_worker_hands_the_record_back(register: Register, start_worke
     assert (upload.num_failures, upload.num_resets) == (0, 0)
 
 
-def test_a_locked_row_is_waited_for_without_a_thread(
-    register: Register, start_worker: StartWorker, settings: Any
-) -> None:
+def test_a_locked_row_is_waited_for_without_a_thread(register, start_worker, settings):
     if connection.vendor == "sqlite":
         pytest.skip("one transaction writes at a time")
     settings.JOBCHAINS = {"ASYNC_THREADS": 1}
@@ -218,7 +213,7 @@ def test_a_locked_row_is_waited_for_without_a_thread(
     until(lambda: state_of(locked) == "completed")
 
 
-def test_the_testing_kit_runs_async_handlers(register: Register) -> None:
+def test_the_testing_kit_runs_async_handlers(register):
     async def handle(record: Upload, run: RecordRun) -> None:
         await run.acomplete(lambda: Repository.objects.create(name="written"))
 

@@ -11,19 +11,18 @@ from django.utils import timezone
 from tests.records.models import Export, Letter
 from tests.shop.models import Effect
 from tests.support.waiting import until
-from tests.support.worker_processes import StartProcess, WorkerProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True), pytest.mark.timeout(300)]
 
 
 @pytest.fixture
-def worker(start_process: StartProcess, types: str) -> WorkerProcess:
+def worker(start_process, types):
     settings = {"DJANGO_SETTINGS_MODULE": "tests.records.worker_settings"}
     return start_process("--type", types, "--slots", "4", jobchains={"SHUTDOWN_SECONDS": 0.1}, **settings).until_ready()
 
 
 @pytest.fixture
-def types() -> str:
+def types():
     return "records.*"
 
 
@@ -43,7 +42,7 @@ def steps(export: Export) -> dict[str, int]:
     return {name: int(pid) for name, pid in (label.rsplit(" ", 1) for label in labels)}
 
 
-def test_every_way_a_handler_in_a_child_may_end(worker: WorkerProcess) -> None:
+def test_every_way_a_handler_in_a_child_may_end(worker):
     ways = ("return", "fail", "die", "commit", "commit and die", "log", "save", "requeue", "hang")
     exports = {way: Export.objects.create(name=way) for way in ways}
 
@@ -84,7 +83,7 @@ def test_every_way_a_handler_in_a_child_may_end(worker: WorkerProcess) -> None:
     assert worker.is_alive
 
 
-def test_an_async_handler_runs_on_an_event_loop_of_the_child(worker: WorkerProcess) -> None:
+def test_an_async_handler_runs_on_an_event_loop_of_the_child(worker):
     Letter.objects.create(code="a")
     until(lambda: Letter.objects.filter(status="completed").exists(), 60, lambda: vars(Letter.objects.get()))
     [entry] = Letter.objects.get().logs
@@ -92,7 +91,7 @@ def test_an_async_handler_runs_on_an_event_loop_of_the_child(worker: WorkerProce
     assert int(entry["out"]) not in (worker.pid, os.getpid())
 
 
-def test_a_cancellation_ends_the_child_and_a_stop_hands_its_record_back(worker: WorkerProcess) -> None:
+def test_a_cancellation_ends_the_child_and_a_stop_hands_its_record_back(worker):
     canceled = Export.objects.create(name="hang")
     until(lambda: "hanging" in steps(canceled), 60)
     Export.objects.update(cancel=True)
@@ -106,7 +105,7 @@ def test_a_cancellation_ends_the_child_and_a_stop_hands_its_record_back(worker: 
     assert (stopped.state, stopped.num_failures, stopped.num_resets) == ("queued", 0, 0)
 
 
-def test_the_end_that_a_child_has_committed_is_not_a_loss(worker: WorkerProcess) -> None:
+def test_the_end_that_a_child_has_committed_is_not_a_loss(worker):
     """The worker looks at the records between the commit and the reply of the child."""
     requeued, hanging = Export.objects.create(name="commit requeue"), Export.objects.create(name="hang")
     until(lambda: f"marker is lost: {requeued.pk}" in worker.output, 60, lambda: worker.output)
@@ -119,7 +118,7 @@ def test_the_end_that_a_child_has_committed_is_not_a_loss(worker: WorkerProcess)
     assert f"{requeued.pk} is lost" not in worker.output
 
 
-def test_a_record_that_is_completed_by_hand_is_a_loss_for_its_child(worker: WorkerProcess) -> None:
+def test_a_record_that_is_completed_by_hand_is_a_loss_for_its_child(worker):
     export = Export.objects.create(name="hang")
     until(lambda: "hanging" in steps(export), 60)
     Export.objects.update(state="completed")
@@ -128,7 +127,7 @@ def test_a_record_that_is_completed_by_hand_is_a_loss_for_its_child(worker: Work
 
 
 @pytest.mark.parametrize("types", ["transient.*"])
-def test_a_transient_child_handles_one_record_and_ends(worker: WorkerProcess) -> None:
+def test_a_transient_child_handles_one_record_and_ends(worker):
     returned = [Export.objects.create(name="return") for _ in range(3)]
     died = Export.objects.create(name="die")
     children = {steps(ended(export, "completed"))["handle"] for export in returned}

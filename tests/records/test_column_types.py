@@ -1,6 +1,5 @@
 """Columns of other types and widths are reported, by the checks and by workers, instead of records that never run."""
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -8,12 +7,10 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connection, models
 from django.test.utils import isolate_apps
 
-from django_jobchains.processors import Processors
 from django_jobchains.records import JobRecord, RecordRun
 from django_jobchains.records.checks import check_record_tables, check_records
 from tests.records.models import LETTER_COLUMNS, Letter, Upload
 from tests.support.waiting import until
-from tests.support.workers import StartWorker
 
 pytestmark = pytest.mark.django_db
 
@@ -61,9 +58,7 @@ def nothing(record: Any, run: RecordRun) -> None:
         ("cancel", models.DateTimeField(null=True), "E019", "must be of the type BooleanField, not DateTimeField"),
     ],
 )
-def test_field_that_cannot_hold_the_column_is_refused(
-    processors: Processors, make_worker: StartWorker, column: str, field: Any, id: str, problem: str
-) -> None:
+def test_field_that_cannot_hold_the_column_is_refused(processors, make_worker, column, field, id, problem):
     class Other(JobRecord):
         class Meta(JobRecord.Meta):
             app_label = "records"
@@ -80,7 +75,7 @@ def test_field_that_cannot_hold_the_column_is_refused(
 
 
 @isolate_apps("tests.records")
-def test_own_state_may_have_more_values(processors: Processors) -> None:
+def test_own_state_may_have_more_values(processors):
     class Other(JobRecord):
         state = models.CharField(max_length=20, choices=[*JobRecord.State.choices, ("uploading", "uploading")])
 
@@ -91,7 +86,7 @@ def test_own_state_may_have_more_values(processors: Processors) -> None:
     assert check_records() == []
 
 
-def test_one_model_with_two_sets_of_columns_is_refused(processors: Processors, make_worker: StartWorker) -> None:
+def test_one_model_with_two_sets_of_columns_is_refused(processors, make_worker):
     """Otherwise, only one set would be reset, retried, and protected from ``record.save()``."""
     processors.records(Letter, "letters", columns=LETTER_COLUMNS)(nothing)
     processors.records(Letter, "again", columns=LETTER_COLUMNS)(nothing)
@@ -124,9 +119,7 @@ def test_one_model_with_two_sets_of_columns_is_refused(processors: Processors, m
         ("cancel TYPE text", "(cancel) of the table records_upload has the type text"),
     ],
 )
-def test_column_of_the_table_that_differs_is_reported(
-    processors: Processors, make_worker: StartWorker, change: str, problem: str
-) -> None:
+def test_column_of_the_table_that_differs_is_reported(processors, make_worker, change, problem):
     processors.records(Upload)(nothing)
     worker = make_worker()
     worker.check_database()
@@ -144,7 +137,7 @@ def test_column_of_the_table_that_differs_is_reported(
 
 @pytest.mark.postgresql
 @pytest.mark.parametrize("type_", ["citext", "positive", "timestamptz(0)", "smallint"])
-def test_types_that_can_hold_the_columns_are_accepted(processors: Processors, type_: str) -> None:
+def test_types_that_can_hold_the_columns_are_accepted(processors, type_):
     processors.records(Upload)(nothing)
     column = {"citext": "failure_message", "timestamptz(0)": "started_at", "smallint": "num_resets"}
     with connection.cursor() as cursor:
@@ -154,7 +147,7 @@ def test_types_that_can_hold_the_columns_are_accepted(processors: Processors, ty
 
 
 @pytest.mark.postgresql
-def test_column_and_table_that_are_not_migrated_yet_are_not_reported(processors: Processors) -> None:
+def test_column_and_table_that_are_not_migrated_yet_are_not_reported(processors):
     processors.records(Upload)(nothing)
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE records_upload DROP COLUMN lease_number")
@@ -164,7 +157,7 @@ def test_column_and_table_that_are_not_migrated_yet_are_not_reported(processors:
 
 
 @pytest.fixture
-def imports(transactional_db: None) -> Iterator[type[JobRecord]]:
+def imports(transactional_db):
     """The table as another program has created it, and its model."""
     with isolate_apps("tests.records"), connection.cursor() as cursor:
 
@@ -179,7 +172,7 @@ def imports(transactional_db: None) -> Iterator[type[JobRecord]]:
 
 
 @pytest.fixture
-def run(processors: Processors, start_worker: StartWorker) -> Callable[..., dict[str, Any]]:
+def run(processors, start_worker):
     """Let a worker handle the only record of a model, and return its row."""
 
     def run(model: Any, **options: Any) -> dict[str, Any]:
@@ -199,9 +192,7 @@ def handle(record: Any, run: RecordRun) -> None:
 
 @pytest.mark.postgresql
 @pytest.mark.django_db(transaction=True)
-def test_table_of_another_program_runs_after_the_reported_statements(
-    processors: Processors, make_worker: StartWorker, imports: Any, run: Any
-) -> None:
+def test_table_of_another_program_runs_after_the_reported_statements(processors, make_worker, imports, run):
     processors.records(imports, poll_every=0.02)(handle)
     found = check_record_tables(["default"])
     assert {problem.id for problem in found} == {"jobchains.W010"}
@@ -225,7 +216,7 @@ def test_table_of_another_program_runs_after_the_reported_statements(
 
 @pytest.mark.postgresql
 @pytest.mark.django_db(transaction=True)
-def test_logs_may_have_the_type_json(processors: Processors, run: Any) -> None:
+def test_logs_may_have_the_type_json(processors, run):
     processors.records(Upload, poll_every=0.02)(handle)
     change = "ALTER TABLE records_upload ALTER COLUMN execution_logs TYPE {0} USING execution_logs::{0}"
     with connection.cursor() as cursor:
@@ -244,7 +235,7 @@ def test_logs_may_have_the_type_json(processors: Processors, run: Any) -> None:
 
 
 @pytest.mark.postgresql
-def test_plain_json_field_cannot_read_the_type_json(processors: Processors) -> None:
+def test_plain_json_field_cannot_read_the_type_json(processors):
     processors.records(Letter, columns=LETTER_COLUMNS)(nothing)
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE records_letter ALTER COLUMN logs TYPE json")
@@ -256,7 +247,7 @@ def test_plain_json_field_cannot_read_the_type_json(processors: Processors) -> N
 
 
 @pytest.mark.django_db(transaction=True)
-def test_name_of_a_worker_is_cut_to_the_column(processors: Processors, start_worker: StartWorker) -> None:
+def test_name_of_a_worker_is_cut_to_the_column(processors, start_worker):
     processors.records(Letter, columns=LETTER_COLUMNS, poll_every=0.02)(nothing)
     Letter.objects.create(code="a")
     start_worker(name="a-host-name-that-is-longer-than-the-column")

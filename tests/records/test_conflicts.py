@@ -1,6 +1,6 @@
 """Above READ COMMITTED, a conflict in the statements that lock or complete a record costs no attempt."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from threading import Event, Thread
 from typing import Any
@@ -17,7 +17,6 @@ from tests.records.models import Upload
 from tests.shop.models import Effect
 from tests.support.attempts import on_own_connection
 from tests.support.waiting import until
-from tests.support.workers import StartWorker
 
 pytestmark = [pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
 
@@ -25,12 +24,12 @@ Register = Callable[..., Any]
 
 
 @pytest.fixture
-def level() -> str:
+def level():
     return "serializable"
 
 
 @pytest.fixture(autouse=True)
-def _isolated(level: str) -> Iterator[None]:
+def _isolated(level):
     """Let new connections, such as those of a worker, use the isolation level of the test."""
 
     def set_level(connection: Any, **kwargs: Any) -> None:
@@ -70,9 +69,7 @@ def write(record: Upload, run: RecordRun) -> None:
 
 
 @pytest.mark.parametrize("handle", [complete, acomplete])
-def test_a_conflict_while_completing_costs_no_attempt(
-    register: Register, start_worker: StartWorker, handle: Any
-) -> None:
+def test_a_conflict_while_completing_costs_no_attempt(register, start_worker, handle):
     register(handle)
     Upload.objects.create()
     start_worker(poll_seconds=0.05)
@@ -80,9 +77,7 @@ def test_a_conflict_while_completing_costs_no_attempt(
     assert Effect.objects.filter(label__startswith="written").count() == 1
 
 
-def test_a_record_that_conflicts_repeatedly_errors(
-    register: Register, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_record_that_conflicts_repeatedly_errors(register, start_worker, monkeypatch):
     monkeypatch.setattr(record_attempt, "MAX_CONFLICTS", 3)
     register(complete)
     Upload.objects.create()
@@ -93,7 +88,7 @@ def test_a_record_that_conflicts_repeatedly_errors(
 
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
-def test_a_conflict_while_locking_costs_no_attempt(register: Register, start_worker: StartWorker) -> None:
+def test_a_conflict_while_locking_costs_no_attempt(register, start_worker):
     """The lock conflicts with a transaction that writes the row, and its retry with another one."""
     is_written, is_done = Event(), Event()
 
@@ -124,7 +119,7 @@ def test_a_conflict_while_locking_costs_no_attempt(register: Register, start_wor
     assert stored()[1:3] == (0, 0)
 
 
-def test_a_conflict_in_the_handlers_own_statement_is_an_error(register: Register, start_worker: StartWorker) -> None:
+def test_a_conflict_in_the_handlers_own_statement_is_an_error(register, start_worker):
     def handle(record: Upload, run: RecordRun) -> None:
         with run.complete():
             Effect.objects.count()

@@ -30,9 +30,7 @@ def make(state: str, **values: Any) -> Upload:
 
 
 @pytest.mark.parametrize(("retry_after", "queued", "with_processing"), [(None, 2, 5), (60, 6, 9)])
-def test_queued_records_are_counted(
-    register: Register, retry_after: float | None, queued: int, with_processing: int
-) -> None:
+def test_queued_records_are_counted(register, retry_after, queued, with_processing):
     register(retry_after=retry_after)
     for state, count in {"queued": 2, "processing": 3, "errored": 4, "failed": 5, "completed": 6, "other": 7}.items():
         for _ in range(count):
@@ -42,14 +40,14 @@ def test_queued_records_are_counted(
     assert found.filter(size=1).queued_count() == 0
 
 
-def test_counts_use_the_columns_of_the_registration(processors: Processors) -> None:
+def test_counts_use_the_columns_of_the_registration(processors):
     processors.records(Letter, columns=LETTER_COLUMNS)(lambda record, run: None)
     Letter.objects.create(code="a")
     assert records.queryset(Letter).queued_count() == 1
     assert records.queryset(Letter).max_duration_in_queue() >= timedelta()
 
 
-def test_the_longest_wait_is_that_of_a_record_that_could_run(register: Register) -> None:
+def test_the_longest_wait_is_that_of_a_record_that_could_run(register):
     register(retry_after=600)
     now = timezone.now()
 
@@ -71,7 +69,7 @@ def test_the_longest_wait_is_that_of_a_record_that_could_run(register: Register)
     assert hours(processing={"queued_at": now - 2 * HOUR}, completed={"queued_at": now - 2 * HOUR}) == 0
 
 
-def test_records_exist_in_states(register: Register) -> None:
+def test_records_exist_in_states(register):
     register()
     make("failed")
     found = records.queryset(Upload)
@@ -83,7 +81,7 @@ def test_records_exist_in_states(register: Register) -> None:
 
 
 @pytest.mark.parametrize("move", [records.cancel, records.requeue, records.retry])
-def test_operations_take_instances_lists_and_querysets(register: Register, move: Any) -> None:
+def test_operations_take_instances_lists_and_querysets(register, move):
     register()
     made = [make("errored") for _ in range(6)]
     assert move(made[0]) == 1
@@ -96,7 +94,7 @@ def test_operations_take_instances_lists_and_querysets(register: Register, move:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_operations_have_async_twins(register: Register) -> None:
+def test_operations_have_async_twins(register):
     register()
     async_to_sync(use_async_twins)()
 
@@ -116,7 +114,7 @@ async def use_async_twins() -> None:
 
 
 @pytest.mark.parametrize("after", [5, "now", timedelta(hours=1)])
-def test_after_is_a_time(register: Register, after: Any) -> None:
+def test_after_is_a_time(register, after):
     register()
     with pytest.raises(TypeError, match="is not a datetime"):
         records.requeue(make("failed"), after=after)
@@ -130,7 +128,7 @@ def test_after_is_a_time(register: Register, after: Any) -> None:
         (datetime.min.replace(tzinfo=datetime_timezone(HOUR)), "before the year 1"),
     ],
 )
-def test_a_time_that_cannot_be_stored_is_refused(register: Register, after: datetime, problem: str) -> None:
+def test_a_time_that_cannot_be_stored_is_refused(register, after, problem):
     def handle(record: Upload, run: RecordRun) -> None:
         for requeue in (run.requeue, partial(records.requeue, record), Requeue):
             with pytest.raises(ValueError, match=problem):
@@ -145,7 +143,7 @@ def test_a_time_that_cannot_be_stored_is_refused(register: Register, after: date
 
 
 @pytest.mark.django_db(transaction=True)
-def test_workers_are_notified_only_after_a_commit(register: Register) -> None:
+def test_workers_are_notified_only_after_a_commit(register):
     register()
     sent.clear()
     with notifier("RecordingNotifier"):
@@ -160,7 +158,7 @@ def test_workers_are_notified_only_after_a_commit(register: Register) -> None:
 # The testing kit
 
 
-def test_due_records_run_in_a_test(register: Register) -> None:
+def test_due_records_run_in_a_test(register):
     def handle(record: Upload, run: RecordRun) -> None:
         if record.size == 2:
             raise ValueError("no")
@@ -176,7 +174,7 @@ def test_due_records_run_in_a_test(register: Register) -> None:
     assert Repository.objects.count() == 1
 
 
-def test_the_test_stays_usable_after_a_database_error(register: Register) -> None:
+def test_the_test_stays_usable_after_a_database_error(register):
     def handle(record: Upload, run: RecordRun) -> None:
         with connection.cursor() as cursor:
             cursor.execute("SELECT broken FROM nowhere")
@@ -188,7 +186,7 @@ def test_the_test_stays_usable_after_a_database_error(register: Register) -> Non
     assert Upload.objects.get().state == "errored"
 
 
-def test_errors_of_records_can_be_raised(register: Register) -> None:
+def test_errors_of_records_can_be_raised(register):
     def handle(record: Upload, run: RecordRun) -> None:
         raise KeyError("no")
 
@@ -198,7 +196,7 @@ def test_errors_of_records_can_be_raised(register: Register) -> None:
         testing.run_due_jobs(raise_errors=True)
 
 
-def test_retries_follow_the_clock_of_the_test(register: Register) -> None:
+def test_retries_follow_the_clock_of_the_test(register):
     attempts: list[int] = []
 
     def handle(record: Upload, run: RecordRun) -> None:
@@ -216,7 +214,7 @@ def test_retries_follow_the_clock_of_the_test(register: Register) -> None:
         assert [outcome.ending for outcome in testing.run_due_jobs()] == ["completed"]
 
 
-def test_jobs_and_records_run_up_to_the_limit(processors: Processors) -> None:
+def test_jobs_and_records_run_up_to_the_limit(processors):
     seen: list[str] = []
 
     @processors.records(Upload)
@@ -237,7 +235,7 @@ def test_jobs_and_records_run_up_to_the_limit(processors: Processors) -> None:
     assert len(testing.run_due_jobs()) == 1
 
 
-def test_a_constraint_of_the_model_is_the_attempts_error(register: Register) -> None:
+def test_a_constraint_of_the_model_is_the_attempts_error(register):
     nothing: Any = None
     register(lambda record, run: Repository.objects.create(name=nothing), max_attempts=1)
     make("queued")
@@ -254,7 +252,7 @@ def register_by_size(processors: Processors) -> None:
     processors.records(Upload, "none", queryset=Upload.objects.none())(lambda record, run: None)
 
 
-def test_facts_are_about_the_records_of_the_queryset(processors: Processors) -> None:
+def test_facts_are_about_the_records_of_the_queryset(processors):
     register_by_size(processors)
     urgent, other = Repository.objects.create(priority=1), Repository.objects.create()
     now = timezone.now()
@@ -269,7 +267,7 @@ def test_facts_are_about_the_records_of_the_queryset(processors: Processors) -> 
     assert [round(facts[name].oldest_seconds / 3600) for name in ("small", "urgent", "none")] == [2, 5, 0]
 
 
-def test_facts_of_a_queryset_stop_at_the_limit(processors: Processors) -> None:
+def test_facts_of_a_queryset_stop_at_the_limit(processors):
     register_by_size(processors)
     for size in (1, 2, 3, 20):
         make("queued", size=size)

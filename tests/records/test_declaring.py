@@ -16,7 +16,7 @@ from django.test.utils import isolate_apps
 
 from django_jobchains.cli.types import record_json
 from django_jobchains.exceptions import DuplicateJobType, InvalidDeclaration, RegistryError
-from django_jobchains.processors import Processors, Registry
+from django_jobchains.processors import Processors
 from django_jobchains.records import (
     JobRecord,
     RecordProcessor,
@@ -27,7 +27,6 @@ from django_jobchains.records import (
 )
 from django_jobchains.records.checks import check_records
 from tests.records.models import LETTER_COLUMNS, Export, Letter, Upload
-from tests.support.workers import StartWorker
 
 pytestmark = pytest.mark.django_db
 
@@ -40,7 +39,7 @@ def ids_of_problems(processors: Processors) -> list[str | None]:
     return [problem.id for problem in check_records()]
 
 
-def test_the_name_defaults_to_that_of_the_model(processors: Processors) -> None:
+def test_the_name_defaults_to_that_of_the_model(processors):
     assert processors.records(Upload)(nothing) is nothing
     processors.records(Export, "exports")(nothing)
     assert list(processors.record_types) == ["records.upload", "exports"]
@@ -71,15 +70,13 @@ def test_the_name_defaults_to_that_of_the_model(processors: Processors) -> None:
         ({"reset_failure_message": ""}, "reset_failure_message='' is not a text"),
     ],
 )
-def test_an_invalid_option_is_refused_at_registration(
-    processors: Processors, options: dict[str, Any], problem: str
-) -> None:
+def test_an_invalid_option_is_refused_at_registration(processors, options, problem):
     with pytest.raises(InvalidDeclaration, match=r"'records\.upload'") as raised:
         processors.records(Upload, **options)(nothing)
     assert problem in str(raised.value)
 
 
-def test_unknown_options_are_refused(processors: Processors) -> None:
+def test_unknown_options_are_refused(processors):
     options: Any = {"lease": 5}
     with pytest.raises(TypeError, match=r"records\(\) does not take the argument lease"):
         processors.records(Upload, **options)(nothing)
@@ -126,7 +123,7 @@ class WithOneArgument(RecordProcessor[Upload]):
         ("a text", "is neither a RecordProcessor nor a function"),
     ],
 )
-def test_an_invalid_handler_is_refused_at_registration(processors: Processors, handler: Any, problem: str) -> None:
+def test_an_invalid_handler_is_refused_at_registration(processors, handler, problem):
     with pytest.raises(InvalidDeclaration, match=problem):
         processors.records(Upload)(handler)
 
@@ -189,9 +186,7 @@ async def ahandled(record: Upload, run: RecordRun, label: str) -> None:
     ],
     ids=["instance", "async instance", "object", "async object", "partial", "async partial", "nested", "method"],
 )
-def test_a_handler_may_be_an_instance_a_partial_or_a_method(
-    processors: Processors, make_worker: StartWorker, handler: Any, label: str, name: str
-) -> None:
+def test_a_handler_may_be_an_instance_a_partial_or_a_method(processors, make_worker, handler, label, name):
     labels.clear()
     assert processors.records(Upload)(handler) is handler
     upload = Upload.objects.create()
@@ -203,12 +198,12 @@ def test_a_handler_may_be_an_instance_a_partial_or_a_method(
 
 
 @pytest.mark.parametrize("model", [JobRecord, "records.Upload", WithArguments])
-def test_only_models_with_a_table_are_registered(processors: Processors, model: Any) -> None:
+def test_only_models_with_a_table_are_registered(processors, model):
     with pytest.raises(RegistryError):
         processors.records(model)
 
 
-def test_names_are_unique_among_job_types_and_records(processors: Processors, registry: Registry) -> None:
+def test_names_are_unique_among_job_types_and_records(processors, registry):
     with pytest.raises(RegistryError, match="is not a name"):
         processors.records(Upload, "")
     processors.records(Upload, "shop.a")(nothing)
@@ -222,7 +217,7 @@ def test_names_are_unique_among_job_types_and_records(processors: Processors, re
         registry.add(other)
 
 
-def test_a_model_without_a_registration_has_no_queryset(processors: Processors) -> None:
+def test_a_model_without_a_registration_has_no_queryset(processors):
     with pytest.raises(RecordTypeNotFound, match="No app handles records of Upload"):
         queryset(Upload)
 
@@ -230,7 +225,7 @@ def test_a_model_without_a_registration_has_no_queryset(processors: Processors) 
 # Checks
 
 
-def test_models_that_inherit_the_columns_pass_the_checks(processors: Processors) -> None:
+def test_models_that_inherit_the_columns_pass_the_checks(processors):
     processors.records(Upload, retry_after=5, max_attempts=3, stalled_after=30, heartbeat_every=10)(nothing)
     processors.records(Export)(nothing)
     processors.records(Letter, columns=LETTER_COLUMNS)(nothing)
@@ -249,14 +244,14 @@ def test_models_that_inherit_the_columns_pass_the_checks(processors: Processors)
         (Letter, {"columns": LETTER_COLUMNS, "reset_failure_message": 256 * "x"}, "jobchains.E018"),
     ],
 )
-def test_each_problem_has_a_check(processors: Processors, model: Any, options: dict[str, Any], id: str) -> None:
+def test_each_problem_has_a_check(processors, model, options, id):
     processors.records(model, **options)(nothing)
     [problem] = check_records()
     assert (problem.id, bool(problem.hint), problem.msg.startswith("Records '")) == (id, True, True)
 
 
 @isolate_apps("tests.records")
-def test_indexes_are_missing_without_the_meta_class(processors: Processors) -> None:
+def test_indexes_are_missing_without_the_meta_class(processors):
     class Forgetful(JobRecord):
         class Meta:
             app_label = "records"
@@ -291,9 +286,7 @@ QUEUED, FINISHED = ["state", "process_after"], ["state", "finished_at"]
         (["state", "started_at"], None, None, True),
     ],
 )
-def test_an_index_covers_the_records_that_are_dequeued(
-    processors: Processors, fields: list[str], condition: Q | None, retry_after: int | None, covers: bool
-) -> None:
+def test_an_index_covers_the_records_that_are_dequeued(processors, fields, condition, retry_after, covers):
     class Indexed(JobRecord):
         class Meta:
             app_label = "records"
@@ -308,7 +301,7 @@ def test_an_index_covers_the_records_that_are_dequeued(
 
 
 @isolate_apps("tests.records")
-def test_columns_in_the_table_of_a_parent_are_refused(processors: Processors) -> None:
+def test_columns_in_the_table_of_a_parent_are_refused(processors):
     class Parent(JobRecord):
         class Meta(JobRecord.Meta):
             app_label = "records"
@@ -325,7 +318,7 @@ def test_columns_in_the_table_of_a_parent_are_refused(processors: Processors) ->
 
 
 @isolate_apps("tests.records")
-def test_migrations_contain_plain_indexes_whose_names_are_short() -> None:
+def test_migrations_contain_plain_indexes_whose_names_are_short():
     class AModelWithANameThatIsTooLongForIndexNames(JobRecord):
         class Meta(JobRecord.Meta):
             app_label = "records"
@@ -348,7 +341,7 @@ def test_migrations_contain_plain_indexes_whose_names_are_short() -> None:
     assert autodetector._detect_changes() == {}
 
 
-def test_plain_sql_can_insert_rows(processors: Processors) -> None:
+def test_plain_sql_can_insert_rows(processors):
     from django.db import connection
 
     with connection.cursor() as cursor:
@@ -362,10 +355,10 @@ def test_plain_sql_can_insert_rows(processors: Processors) -> None:
     ("status", "is_retryable"),
     [(0, False), (100, False), (200, True), (301, False), (404, False), (500, True), (501, False), (599, True)],
 )
-def test_http_statuses_are_classified(status: int, is_retryable: bool) -> None:
+def test_http_statuses_are_classified(status, is_retryable):
     assert retryable_http_status(status) is is_retryable
     assert not retryable_http_status(600)
 
 
-def test_the_project_passes_its_checks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_project_passes_its_checks(capsys):
     call_command("check", "--tag", "jobchains")

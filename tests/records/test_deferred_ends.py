@@ -1,7 +1,7 @@
 """A worker stops while another transaction locks the row of a record that has ended: no handler is called twice."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,7 +11,6 @@ from django.utils import timezone
 
 from django_jobchains import records
 from django_jobchains.models import DeferredWrite
-from django_jobchains.processors import Processors
 from django_jobchains.records import NonRetryable, RecordRun
 from django_jobchains.store import RecordEnd, get_store
 from django_jobchains.store.records import Records
@@ -23,7 +22,7 @@ from tests.records.test_unwritable_ends import refusing
 from tests.store.test_retries import DriverError
 from tests.support.connections import Actor, end_all, holding
 from tests.support.waiting import until
-from tests.support.workers import StartWorker, context_for
+from tests.support.workers import context_for
 
 pytestmark = [pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
 
@@ -32,7 +31,7 @@ LATER = datetime(2100, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture(autouse=True)
-def _often(settings: Any) -> Iterator[None]:
+def _often(settings):
     settings.JOBCHAINS = {"REAP_SECONDS": 0.05}
     yield
     end_all()
@@ -80,15 +79,7 @@ def stop_while_locked(worker: Worker, handler: Ending, model: Any) -> Actor:
     ],
 )
 @pytest.mark.parametrize("model", [Upload, Export])
-def test_another_worker_writes_the_end(
-    processors: Processors,
-    start_worker: StartWorker,
-    model: Any,
-    way: str,
-    state: str,
-    message: str | None,
-    process_after: datetime | None,
-) -> None:
+def test_another_worker_writes_the_end(processors, start_worker, model, way, state, message, process_after):
     handler = Ending(way)
     processors.records(model, poll_every=0.05, stalled_after=2)(handler)
     model.objects.create()
@@ -103,7 +94,7 @@ def test_another_worker_writes_the_end(
     assert (stored.num_resets, stored.lease_number, handler.calls) == (0, 1, 1)
 
 
-def test_the_keys_and_columns_may_have_any_name_and_type(processors: Processors, start_worker: StartWorker) -> None:
+def test_the_keys_and_columns_may_have_any_name_and_type(processors, start_worker):
     handler = Ending("return")
     processors.records(Letter, columns=LETTER_COLUMNS, poll_every=0.05)(handler)
     Letter.objects.create(code='it\'s {1}, "a"')
@@ -113,7 +104,7 @@ def test_the_keys_and_columns_may_have_any_name_and_type(processors: Processors,
     assert (handler.calls, DeferredWrite.objects.count()) == (1, 0)
 
 
-def test_a_handler_that_holds_its_row_is_handed_back_later(register: Register, start_worker: StartWorker) -> None:
+def test_a_handler_that_holds_its_row_is_handed_back_later(register, start_worker):
     """Its transaction ends with its process, after the worker has stopped."""
     calls: list[int] = []
     completing, gate = threading.Event(), threading.Event()
@@ -139,9 +130,7 @@ def test_a_handler_that_holds_its_row_is_handed_back_later(register: Register, s
     assert (upload.num_failures, upload.num_resets, upload.lease_number, calls) == (0, 0, 2, [1, 1])
 
 
-def test_a_refused_end_does_not_affect_the_others(
-    register: Register, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_end_does_not_affect_the_others(register, start_worker, monkeypatch):
     register(poll_every=0.05, max_attempts=3)
     uploads = Upload.objects.bulk_create([Upload(size=size) for size in (1, 13, 3)])
     with monkeypatch.context() as patched, refusing("NEW.state = 'completed' AND NEW.size = 13"):
@@ -164,9 +153,7 @@ def states() -> dict[int, str]:
     return dict(Upload.objects.values_list("size", "state"))
 
 
-def test_a_record_whose_end_is_stored_is_not_reset(
-    processors: Processors, register: Register, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_record_whose_end_is_stored_is_not_reset(processors, register, monkeypatch):
     """Its end cannot be written yet, although the row is not locked."""
 
     def conflict(*args: Any, **options: Any) -> Any:
@@ -189,7 +176,7 @@ def test_a_record_whose_end_is_stored_is_not_reset(
 
 
 @pytest.mark.parametrize("model", [Upload, Export, Letter])
-def test_a_request_to_cancel_a_locked_record_is_applied_when_it_is_free(processors: Processors, model: Any) -> None:
+def test_a_request_to_cancel_a_locked_record_is_applied_when_it_is_free(processors, model):
     is_letter = model is Letter
     processors.records(model, columns=LETTER_COLUMNS if is_letter else None)(lambda record, run: None)
     [kind] = processors.record_types.values()

@@ -7,11 +7,9 @@ from typing import Any
 import pytest
 from django.db import OperationalError, connection
 
-from django_jobchains.processors import Processors
 from django_jobchains.worker.renewal import LeaseRenewal
 from tests.records.models import Export, Upload
 from tests.support.waiting import until
-from tests.support.workers import StartWorker
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -27,9 +25,7 @@ def missing(table: str) -> Iterator[None]:
             cursor.execute(f"ALTER TABLE {table}_away RENAME TO {table}")
 
 
-def test_a_missing_table_is_logged_and_affects_only_its_model(
-    processors: Processors, start_worker: StartWorker, caplog: pytest.LogCaptureFixture, settings: Any
-) -> None:
+def test_a_missing_table_is_logged_and_affects_only_its_model(processors, start_worker, caplog, settings):
     settings.JOBCHAINS = {"REAP_SECONDS": 0.05}
     for model in (Upload, Export):
         processors.records(model, poll_every=0.05)(lambda record, run: None)
@@ -46,9 +42,7 @@ def test_a_missing_table_is_logged_and_affects_only_its_model(
 
 
 @pytest.mark.postgresql
-def test_a_session_that_the_server_ends_is_logged_without_a_traceback(
-    processors: Processors, start_worker: StartWorker, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_session_that_the_server_ends_is_logged_without_a_traceback(processors, start_worker, caplog):
     """The server accepts connections, so Django connects again while the transaction of the query ends."""
     processors.records(Upload, poll_every=0.05)(lambda record, run: None)
     start_worker()
@@ -72,9 +66,7 @@ def test_a_session_that_the_server_ends_is_logged_without_a_traceback(
         ("record-writer", lambda worker: (worker.store.records, "end")),
     ],
 )
-def test_a_worker_is_not_ready_while_a_thread_of_records_fails(
-    processors: Processors, make_worker: StartWorker, monkeypatch: pytest.MonkeyPatch, thread: str, call_of: Any
-) -> None:
+def test_a_worker_is_not_ready_while_a_thread_of_records_fails(processors, make_worker, monkeypatch, thread, call_of):
     def fail(*args: Any) -> None:
         raise OperationalError("the connection is lost")
 

@@ -7,7 +7,6 @@ import pytest
 from django.test.utils import CaptureQueriesContext
 
 from django_jobchains.handlers.abort_signal import AbortSignal
-from django_jobchains.processors import Processors
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.store import DequeueRequest, get_store
 from django_jobchains.worker.held_leases import HeldRecords
@@ -33,7 +32,7 @@ def beating(kinds: list[RecordType], count: int) -> list[str]:
 
 
 @pytest.mark.parametrize("count", [1, 20])
-def test_a_model_has_one_statement_for_all_its_records(processors: Processors, count: int) -> None:
+def test_a_model_has_one_statement_for_all_its_records(processors, count):
     for model in (Upload, Export):
         processors.records(model)(lambda record, run: None)
     assert len(beating(list(processors.record_types.values()), count)) == 2
@@ -41,7 +40,7 @@ def test_a_model_has_one_statement_for_all_its_records(processors: Processors, c
 
 
 @pytest.mark.parametrize("count", [1, 20])
-def test_requests_to_cancel_are_looked_for_with_one_query_for_each_model(processors: Processors, count: int) -> None:
+def test_requests_to_cancel_are_looked_for_with_one_query_for_each_model(processors, count):
     store, held = get_store(), list[HeldRecords]()
     for model, cancel_every in ((Upload, 0.001), (Export, 3600)):
         processors.records(model, cancel_every=cancel_every, heartbeat_every=3600, stalled_after=36_000)(
@@ -63,7 +62,7 @@ def test_requests_to_cancel_are_looked_for_with_one_query_for_each_model(process
 
 
 @pytest.mark.postgresql
-def test_rows_are_locked_in_the_order_of_their_ids(processors: Processors) -> None:
+def test_rows_are_locked_in_the_order_of_their_ids(processors):
     processors.records(Upload)(lambda record, run: None)
     [statement] = beating(list(processors.record_types.values()), 5)
     assert 'ORDER BY free."id" FOR NO KEY UPDATE OF free SKIP LOCKED' in statement

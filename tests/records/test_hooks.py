@@ -7,11 +7,9 @@ import pytest
 from django.db import transaction
 from django.db.models import Q
 
-from django_jobchains.processors import Processors
 from django_jobchains.records import RecordProcessor, RecordRun
 from tests.records.models import Repository, Upload
 from tests.support.waiting import until
-from tests.support.workers import StartWorker
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -41,16 +39,14 @@ class Recording(RecordProcessor[Upload]):
 
 
 @pytest.fixture
-def recording(processors: Processors) -> Recording:
+def recording(processors):
     processors.records(Upload)(Recording)
     processor: Any = processors.record_types["records.upload"].processor
     return processor  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize(("size", "state"), [(1, "completed"), (5, "errored")])
-def test_hooks_are_called_around_the_handler(
-    recording: Recording, make_worker: StartWorker, size: int, state: str
-) -> None:
+def test_hooks_are_called_around_the_handler(recording, make_worker, size, state):
     upload = Upload.objects.create(size=size)
     make_worker(slots=1).run_until_idle(timeout=20)
     upload.refresh_from_db()
@@ -60,7 +56,7 @@ def test_hooks_are_called_around_the_handler(
     assert recording.calls[0] == "pre_dequeue"
 
 
-def test_an_error_of_pre_handle_is_the_attempts_error(recording: Recording, make_worker: StartWorker) -> None:
+def test_an_error_of_pre_handle_is_the_attempts_error(recording, make_worker):
     upload = Upload.objects.create(size=13)
     make_worker(slots=1).run_until_idle(timeout=20)
     upload.refresh_from_db()
@@ -79,9 +75,7 @@ def test_an_error_of_pre_handle_is_the_attempts_error(recording: Recording, make
         ("a text", []),
     ],
 )
-def test_pre_dequeue_decides_what_is_dequeued(
-    recording: Recording, make_worker: StartWorker, before: Any, handled: list[int]
-) -> None:
+def test_pre_dequeue_decides_what_is_dequeued(recording, make_worker, before, handled):
     recording.before = before
     Upload.objects.bulk_create([Upload(size=size) for size in (1, 2, 3)])
     Upload.objects.create(size=1, state="uploading")
@@ -89,9 +83,7 @@ def test_pre_dequeue_decides_what_is_dequeued(
     assert sorted(Upload.objects.filter(state="completed").values_list("size", flat=True)) == handled
 
 
-def test_a_budget_is_lowered_before_the_next_record_is_dequeued(
-    processors: Processors, make_worker: StartWorker
-) -> None:
+def test_a_budget_is_lowered_before_the_next_record_is_dequeued(processors, make_worker):
     most: list[int] = []
 
     @processors.records(Upload)
@@ -157,13 +149,8 @@ class Careless(RecordProcessor[Upload]):
     ],
 )
 def test_a_transaction_that_a_hook_leaves_open_is_reported_and_rolled_back(
-    processors: Processors,
-    start_worker: StartWorker,
-    caplog: pytest.LogCaptureFixture,
-    hook: str,
-    message: str,
-    first: str,
-) -> None:
+    processors, start_worker, caplog, hook, message, first
+):
     processors.records(Upload, poll_every=0.05)(Careless)
     processor: Any = processors.record_types["records.upload"].processor
     processor.careless_in = hook

@@ -12,7 +12,6 @@ from django.db.models.signals import post_init
 
 from django_jobchains.attempts.record_attempt import RecordAttempt, RecordEnvironment
 from django_jobchains.handlers.abort_signal import AbortSignal
-from django_jobchains.processors import Processors
 from django_jobchains.records import RecordProcessor, RecordRun
 from django_jobchains.store import get_store
 from django_jobchains.store.record_tables import RecordTable
@@ -25,7 +24,6 @@ from django_jobchains.worker.slots import Slots
 from tests.records.models import LETTER_COLUMNS, Letter, Upload
 from tests.store.test_retries import DriverError
 from tests.support.waiting import until
-from tests.support.workers import Events, StartWorker
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -67,9 +65,7 @@ def fail_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, error: Bas
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3)])
-def test_a_record_that_cannot_be_loaded_errors_alone(
-    register: Register, start_worker: StartWorker, error: BaseException
-) -> None:
+def test_a_record_that_cannot_be_loaded_errors_alone(register, start_worker, error):
     def load(record: Upload) -> None:
         if record.size == UNLUCKY:
             raise error
@@ -82,7 +78,7 @@ def test_a_record_that_cannot_be_loaded_errors_alone(
     assert type(error).__name__ in (Upload.objects.get(size=UNLUCKY).failure_message or "")
 
 
-def test_a_record_whose_counts_cannot_be_read_errors_alone(register: Register, start_worker: StartWorker) -> None:
+def test_a_record_whose_counts_cannot_be_read_errors_alone(register, start_worker):
     def load(record: Upload) -> None:
         if record.size == UNLUCKY:
             record.num_failures = None  # type: ignore[assignment]
@@ -95,9 +91,7 @@ def test_a_record_whose_counts_cannot_be_read_errors_alone(register: Register, s
     assert "TypeError" in (Upload.objects.get(size=UNLUCKY).failure_message or "")
 
 
-def test_records_are_handed_back_after_an_error_of_the_worker(
-    register: Register, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_records_are_handed_back_after_an_error_of_the_worker(register, start_worker, monkeypatch):
     register(slots=2)
     fail_once(monkeypatch, HeldRecords, "hold", MemoryError())
     Upload.objects.bulk_create([Upload(), Upload()])
@@ -107,8 +101,8 @@ def test_records_are_handed_back_after_an_error_of_the_worker(
 
 @pytest.mark.parametrize("loads_counts", [True, False])
 def test_records_are_handed_back_if_the_connection_is_lost_while_they_are_loaded(
-    register: Register, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch, loads_counts: bool
-) -> None:
+    register, start_worker, monkeypatch, loads_counts
+):
     """The first error makes the worker load them one by one."""
     errors: list[BaseException | None] = [OperationalError("the connection is lost"), None, ValueError("no")]
 
@@ -144,9 +138,7 @@ def execute(statement: str) -> None:
         cursor.execute(statement)
 
 
-def test_a_missing_column_costs_the_backlog_no_attempt(
-    register: Register, start_worker: StartWorker, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_missing_column_costs_the_backlog_no_attempt(register, start_worker, caplog):
     handled: list[int] = []
     register(lambda record, run: handled.append(record.pk), queryset=Upload.objects.select_related("repository"))
     Upload.objects.bulk_create([Upload() for _ in range(30)])
@@ -165,13 +157,8 @@ def test_a_missing_column_costs_the_backlog_no_attempt(
     [(OperationalError, "57014"), (OperationalError, "40001"), (ProgrammingError, "42501")],
 )
 def test_a_statement_that_fails_to_load_records_costs_them_no_attempt(
-    register: Register,
-    start_worker: StartWorker,
-    monkeypatch: pytest.MonkeyPatch,
-    error_class: type[Exception],
-    sqlstate: str,
-    loads_counts: bool,
-) -> None:
+    register, start_worker, monkeypatch, error_class, sqlstate, loads_counts
+):
     """It reached a time limit, conflicted with another transaction, or is not permitted."""
     error = error_class("refused")
     error.__cause__ = DriverError(sqlstate)
@@ -193,7 +180,7 @@ def test_a_statement_that_fails_to_load_records_costs_them_no_attempt(
 
 
 @pytest.mark.postgresql
-def test_a_value_that_cannot_be_computed_errors_its_record_alone(register: Register, start_worker: StartWorker) -> None:
+def test_a_value_that_cannot_be_computed_errors_its_record_alone(register, start_worker):
     register(queryset=Upload.objects.annotate(share=Value(100) / F("size")), slots=4)
     Upload.objects.bulk_create([Upload(size=size) for size in (1, 0, 3)])
     start_worker(slots=4)
@@ -201,9 +188,7 @@ def test_a_value_that_cannot_be_computed_errors_its_record_alone(register: Regis
     assert "division by zero" in (Upload.objects.get(size=0).failure_message or "")
 
 
-def test_records_that_leave_the_queryset_before_they_are_loaded_are_queued_again(
-    register: Register, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_records_that_leave_the_queryset_before_they_are_loaded_are_queued_again(register, start_worker, monkeypatch):
     def load(source: RecordSource, keys: Any) -> Any:
         Upload.objects.filter(size=UNLUCKY).update(result="archive")
         return records_of(source, keys)
@@ -218,9 +203,7 @@ def test_records_that_leave_the_queryset_before_they_are_loaded_are_queued_again
 
 
 @pytest.mark.parametrize("change", ["archived", "renamed column"])
-def test_a_child_process_hands_a_record_back_that_it_cannot_load(
-    processors: Processors, register: Register, change: str
-) -> None:
+def test_a_child_process_hands_a_record_back_that_it_cannot_load(processors, register, change):
     register(queryset=Upload.objects.select_related("repository").exclude(result="archive"))
     upload = Upload.objects.create(state="processing", lease_number=1)
     with ExitStack() as stack:
@@ -237,9 +220,7 @@ def test_a_child_process_hands_a_record_back_that_it_cannot_load(
 # In the thread of pre_dequeue
 
 
-def test_pre_dequeue_is_called_again_after_an_error_of_its_thread(
-    processors: Processors, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pre_dequeue_is_called_again_after_an_error_of_its_thread(processors, start_worker, monkeypatch):
     @processors.records(Upload, poll_every=0.05)
     class Convert(RecordProcessor[Upload]):
         def pre_dequeue(self) -> bool:
@@ -260,14 +241,8 @@ def test_pre_dequeue_is_called_again_after_an_error_of_its_thread(
     ("owner", "step"), [(Slots, "put"), (RecordAttempt, "call_pre_handle"), (RecordAttempt, "handle")]
 )
 def test_a_record_is_reset_after_an_error_of_its_slot(
-    processors: Processors,
-    start_worker: StartWorker,
-    monkeypatch: pytest.MonkeyPatch,
-    settings: Any,
-    events: Events,
-    owner: type,
-    step: str,
-) -> None:
+    processors, start_worker, monkeypatch, settings, events, owner, step
+):
     settings.JOBCHAINS = {"REAP_SECONDS": 0.05, "BACKOFF_INITIAL_SECONDS": 0.05, "BACKOFF_JITTER": 0}
 
     @processors.records(Upload, stalled_after=2, heartbeat_every=0.1, poll_every=0.05)
@@ -285,14 +260,7 @@ def test_a_record_is_reset_after_an_error_of_its_slot(
 
 
 @pytest.mark.parametrize("step", ["call_pre_handle", "ahandle"])
-def test_a_record_is_reset_after_an_error_of_its_task(
-    register: Register,
-    start_worker: StartWorker,
-    monkeypatch: pytest.MonkeyPatch,
-    settings: Any,
-    events: Events,
-    step: str,
-) -> None:
+def test_a_record_is_reset_after_an_error_of_its_task(register, start_worker, monkeypatch, settings, events, step):
     settings.JOBCHAINS = {"REAP_SECONDS": 0.05, "BACKOFF_INITIAL_SECONDS": 0.05, "BACKOFF_JITTER": 0}
 
     async def handle(record: Upload, run: RecordRun) -> None: ...
@@ -305,9 +273,7 @@ def test_a_record_is_reset_after_an_error_of_its_task(
     assert "error" in {event.reason for event in events.of(AttemptAbandoned)}
 
 
-def test_an_error_after_the_end_changes_nothing(
-    processors: Processors, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch, events: Events
-) -> None:
+def test_an_error_after_the_end_changes_nothing(processors, start_worker, monkeypatch, events):
     @processors.records(Upload, poll_every=0.05)
     class Convert(RecordProcessor[Upload]):
         def handle(self, record: Upload, run: RecordRun) -> None: ...
@@ -326,8 +292,8 @@ def test_an_error_after_the_end_changes_nothing(
 
 @pytest.mark.parametrize("refused", [Upload, Letter])
 def test_records_of_a_model_are_handed_back_although_those_of_another_cannot_be(
-    processors: Processors, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch, refused: Any
-) -> None:
+    processors, start_worker, monkeypatch, refused
+):
     def both_states() -> list[str]:
         """Return the states of the refused model and of the other one."""
         both = [Upload.objects.get().state, Letter.objects.get().status]

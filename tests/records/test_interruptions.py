@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from django_jobchains.processors import Processors
 from django_jobchains.records import RecordProcessor, RecordRun
 from django_jobchains.worker import Worker
 from tests.records.models import Upload
 from tests.support.waiting import until
-from tests.support.workers import StartWorker, time_out
+from tests.support.workers import time_out
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -54,9 +53,7 @@ class Interrupted(RecordProcessor[Upload]):
         ("not_found", False, []),
     ],
 )
-def test_post_handle_follows_an_interruption(
-    processors: Processors, start_worker: StartWorker, reason: str, heeds: bool, states: list[str]
-) -> None:
+def test_post_handle_follows_an_interruption(processors, start_worker, reason, heeds, states):
     processors.records(Upload, heartbeat_every=0.05)(Interrupted)
     processor: Any = processors.record_types["records.upload"].processor
     processor.heeds = heeds

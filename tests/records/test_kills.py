@@ -11,7 +11,7 @@ import pytest
 from tests.records.models import Upload
 from tests.shop.models import Effect
 from tests.support.waiting import until
-from tests.support.worker_processes import StartProcess, WorkerProcess
+from tests.support.worker_processes import WorkerProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True), pytest.mark.timeout(400)]
 
@@ -25,7 +25,7 @@ def is_completed(count: int) -> bool:
     return Upload.objects.filter(state="completed").count() >= count
 
 
-def test_killed_workers_lose_no_record_and_duplicate_no_effect(start_process: StartProcess) -> None:
+def test_killed_workers_lose_no_record_and_duplicate_no_effect(start_process):
     options = {"REAP_SECONDS": 0.5, "POLL_SECONDS": 1, "BACKOFF_INITIAL_SECONDS": 0.1, "BACKOFF_MAXIMUM_SECONDS": 0.1}
 
     def start() -> WorkerProcess:

@@ -13,7 +13,7 @@ from django_jobchains import chains, records
 from django_jobchains.attempts.record_attempt import RecordEnvironment
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.monitoring import record_overview
-from django_jobchains.processors import Processors, RunningJob
+from django_jobchains.processors import RunningJob
 from django_jobchains.records import RecordRun
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.records.queryset import RecordQuerySet
@@ -24,7 +24,6 @@ from django_jobchains.worker.threads import LOCK_SECONDS
 from tests.records.models import Export, Repository, Upload
 from tests.support.connections import Actor, end_all, holding
 from tests.support.waiting import until
-from tests.support.workers import StartWorker
 
 pytestmark = [pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
 
@@ -34,7 +33,7 @@ HOUR = timedelta(hours=1)
 
 
 @pytest.fixture(autouse=True)
-def _ended() -> Any:
+def _ended():
     yield
     end_all()
 
@@ -45,7 +44,7 @@ def lock(mode: str, model: Any = Upload) -> Actor:
 
 
 @pytest.fixture
-def kind(processors: Processors) -> RecordType:
+def kind(processors):
     processors.records(Upload)(lambda record, run: None)
     return processors.record_types["records.upload"]
 
@@ -65,7 +64,7 @@ CALLS: dict[str, Callable[[Store, RecordType, RecordTable], Any]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_the_statements_of_a_workers_threads_wait_only_briefly(kind: RecordType, name: str) -> None:
+def test_the_statements_of_a_workers_threads_wait_only_briefly(kind, name):
     lock("ACCESS EXCLUSIVE")
 
     def call(store: Store) -> None:
@@ -95,7 +94,7 @@ def in_state(model: Any, state: str) -> int:
 
 
 @both_locks
-def test_other_models_and_jobs_are_served(processors: Processors, start_worker: StartWorker, mode: str) -> None:
+def test_other_models_and_jobs_are_served(processors, start_worker, mode):
     @processors.register("shop.note")
     def note(job: RunningJob[None]) -> None: ...
 
@@ -114,8 +113,8 @@ def test_other_models_and_jobs_are_served(processors: Processors, start_worker: 
 
 @both_locks
 def test_other_models_keep_their_heartbeats_and_the_locked_one_keeps_its_records(
-    processors: Processors, start_worker: StartWorker, settings: Any, mode: str
-) -> None:
+    processors, start_worker, settings, mode
+):
     settings.JOBCHAINS = {"REAP_SECONDS": 0.05}
     handler = Gate()
     for model in (Upload, Export):
@@ -135,7 +134,7 @@ def test_other_models_keep_their_heartbeats_and_the_locked_one_keeps_its_records
     assert handler.reasons == [None, None]
 
 
-def test_the_records_of_other_models_are_counted(processors: Processors) -> None:
+def test_the_records_of_other_models_are_counted(processors):
     for model in (Upload, Export):
         processors.records(model)(lambda record, run: None)
         model.objects.create()
@@ -143,9 +142,7 @@ def test_the_records_of_other_models_are_counted(processors: Processors) -> None
     assert [(kind.problem, kind.due) for kind in record_overview()] == [("", 1), ("locked", 0)]
 
 
-def test_records_whose_related_table_is_locked_are_handed_back(
-    processors: Processors, start_worker: StartWorker
-) -> None:
+def test_records_whose_related_table_is_locked_are_handed_back(processors, start_worker):
     @processors.register("shop.note")
     def note(job: RunningJob[None]) -> None: ...
 
@@ -166,16 +163,14 @@ def test_records_whose_related_table_is_locked_are_handed_back(
     assert (upload.num_failures, upload.num_resets) == (0, 0)
 
 
-def test_a_child_process_that_cannot_read_its_record_hands_it_back(kind: RecordType) -> None:
+def test_a_child_process_that_cannot_read_its_record_hands_it_back(kind):
     upload = Upload.objects.create(state="processing", lease_number=1)
     lock("ACCESS EXCLUSIVE")
     ended = child_attempt._handle((upload.pk, 1), RecordEnvironment(kind, get_store(), print), AbortSignal())
     assert (ended.end and ended.end.kind) == "handed_back"
 
 
-def test_the_age_of_records_is_read_in_the_transaction_that_counts_them(
-    processors: Processors, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_age_of_records_is_read_in_the_transaction_that_counts_them(processors, monkeypatch):
     """So it waits only briefly for a lock, too."""
     processors.records(Upload)(lambda record, run: None)
     Upload.objects.create()
@@ -192,9 +187,7 @@ def test_the_age_of_records_is_read_in_the_transaction_that_counts_them(
 
 
 @both_locks
-def test_stalled_records_of_other_models_are_reset(
-    processors: Processors, start_worker: StartWorker, settings: Any, mode: str
-) -> None:
+def test_stalled_records_of_other_models_are_reset(processors, start_worker, settings, mode):
     settings.JOBCHAINS = {"REAP_SECONDS": 0.05}
     for model in (Upload, Export):
         processors.records(model, stalled_after=1)(lambda record, run: None)

@@ -1,7 +1,7 @@
 """Execution logs that several threads of a handler write, each on its own connection."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +13,6 @@ from django_jobchains.store import Store
 from tests.records.models import Upload
 from tests.support.connections import Actor
 from tests.support.waiting import until
-from tests.support.workers import StartWorker
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -37,9 +36,7 @@ def adding(run: RecordRun, key: str) -> Actor:
 
 
 @pytest.mark.postgresql
-def test_a_thread_that_waits_for_the_row_does_not_keep_the_handler_from_logging(
-    register: Register, start_worker: StartWorker
-) -> None:
+def test_a_thread_that_waits_for_the_row_does_not_keep_the_handler_from_logging(register, start_worker):
     threads: list[Actor] = []
 
     def handle(record: Upload, run: RecordRun) -> None:
@@ -72,7 +69,7 @@ class Held:
 
 
 @pytest.fixture
-def run(register: Register, start_worker: StartWorker) -> Iterator[RecordRun]:
+def run(register, start_worker):
     """The run of a handler that is waiting in a worker."""
     held = Held()
     register(held)
@@ -96,7 +93,7 @@ class Paused(Actor):
         return execute(sql, params, many, context)
 
 
-def test_an_older_state_of_the_logs_never_replaces_a_newer_one(run: RecordRun) -> None:
+def test_an_older_state_of_the_logs_never_replaces_a_newer_one(run):
     first = Paused(run, "first").start().until_stopped()
     second = adding(run, "second").start().until_blocked_or_ended()
     first.go_on()
@@ -106,7 +103,7 @@ def test_an_older_state_of_the_logs_never_replaces_a_newer_one(run: RecordRun) -
 
 
 @pytest.mark.postgresql
-def test_threads_that_waited_for_the_row_store_all_entries(run: RecordRun) -> None:
+def test_threads_that_waited_for_the_row_store_all_entries(run):
     holder = Actor(lambda store: Upload.objects.update(size=3), holds=True).start().until_stopped()
     threads = [adding(run, f"{number}").start().until_blocked_or_ended() for number in range(5)]
     holder.go_on()

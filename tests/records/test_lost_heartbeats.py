@@ -3,23 +3,19 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.db import connection
 
-from django_jobchains.processors import Processors
 from django_jobchains.records import RecordRun
-from django_jobchains.records.declarations import RecordType
-from django_jobchains.store import RecordEnd, RecordKey, get_store
+from django_jobchains.store import RecordEnd, get_store
 from django_jobchains.telemetry.events import AttemptAbandoned, AttemptStuck, RecordReset
 from django_jobchains.worker import Worker
 from django_jobchains.worker.held_leases import HeldRecords
 from tests.records.models import Letter, Upload
 from tests.support.waiting import until
-from tests.support.worker_processes import StartProcess
-from tests.support.workers import Events, StartWorker
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -51,7 +47,7 @@ class Outage:
 
 
 @pytest.fixture
-def outage(monkeypatch: pytest.MonkeyPatch) -> Outage:
+def outage(monkeypatch):
     return Outage(monkeypatch)
 
 
@@ -60,9 +56,7 @@ def until_completed() -> Upload:
     return Upload.objects.get()
 
 
-def test_a_handler_that_stops_hands_its_record_back(
-    register: Register, make_worker: StartWorker, events: Events, outage: Outage
-) -> None:
+def test_a_handler_that_stops_hands_its_record_back(register, make_worker, events, outage):
     def handle(record: Upload, run: RecordRun) -> None:
         if run.signal.wait(30 if record.lease_number == 1 else 0):
             outage.note(run)
@@ -79,9 +73,7 @@ def test_a_handler_that_stops_hands_its_record_back(
     assert (upload.lease_number, upload.num_failures, upload.num_resets) == (2, 0, 0)
 
 
-def test_an_async_handler_that_stops_hands_its_record_back(
-    register: Register, make_worker: StartWorker, outage: Outage
-) -> None:
+def test_an_async_handler_that_stops_hands_its_record_back(register, make_worker, outage):
     async def handle(record: Upload, run: RecordRun) -> None:
         try:
             await asyncio.sleep(30 if record.lease_number == 1 else 0)
@@ -99,9 +91,7 @@ def test_an_async_handler_that_stops_hands_its_record_back(
     assert (upload.lease_number, upload.num_failures, upload.num_resets) == (2, 0, 0)
 
 
-def test_the_record_of_a_handler_that_does_not_stop_is_reset(
-    register: Register, make_worker: StartWorker, settings: Any, events: Events, outage: Outage
-) -> None:
+def test_the_record_of_a_handler_that_does_not_stop_is_reset(register, make_worker, settings, events, outage):
     settings.JOBCHAINS = {
         "STUCK_SECONDS": 0.1,
         "REAP_SECONDS": 0.05,
@@ -133,22 +123,22 @@ class TestOverdueRecords:
     """The heartbeats of a record are overdue when the worker checks them."""
 
     @pytest.fixture
-    def kind(self, register: Register, processors: Processors) -> RecordType:
+    def kind(self, register, processors):
         register()
         return processors.record_types["records.upload"]
 
     @pytest.fixture
-    def leases(self, kind: RecordType) -> HeldRecords:
+    def leases(self, kind):
         return HeldRecords(kind, get_store())
 
     @pytest.fixture
-    def key(self, kind: RecordType, leases: HeldRecords) -> RecordKey:
+    def key(self, kind, leases):
         key = (Upload.objects.create(state="processing", lease_number=1).pk, 1)
         self.signal = leases.hold(key, kind.stalled_seconds, time.monotonic() - 3600, kind.queue)
         return key
 
     @pytest.mark.parametrize("is_found", [True, False])
-    def test_a_loss_is_reported_once(self, leases: HeldRecords, key: RecordKey, is_found: bool) -> None:
+    def test_a_loss_is_reported_once(self, leases, key, is_found):
         assert leases.abort_overdue() == {key: "error"}
         assert leases.abort_overdue() == {}
         if is_found:  # by a heartbeat, before the attempt has ended
@@ -156,14 +146,14 @@ class TestOverdueRecords:
             assert leases.renew_due() == {}
         assert leases.release([key]) == set()
 
-    def test_an_attempt_that_has_ended_is_not_reported(self, leases: HeldRecords, key: RecordKey) -> None:
+    def test_an_attempt_that_has_ended_is_not_reported(self, leases, key):
         self.signal.end()
         assert leases.abort_overdue() == {}
         assert leases.release([key]) == {key}
 
 
 @pytest.fixture
-def failing_heartbeats() -> Iterator[None]:
+def failing_heartbeats():
     """Reject heartbeats of letters in the database, for a worker in another process."""
     table, name = Letter._meta.db_table, "no_heartbeats"
     is_server = connection.vendor == "postgresql"
@@ -181,9 +171,7 @@ def failing_heartbeats() -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_a_child_process_that_is_killed_hands_its_record_back(
-    start_process: StartProcess, failing_heartbeats: None
-) -> None:
+def test_a_child_process_that_is_killed_hands_its_record_back(start_process, failing_heartbeats):
     Letter.objects.create(code="hang")
     settings = {"DJANGO_SETTINGS_MODULE": "tests.records.worker_settings"}
     start_process("--type", "records.letter", jobchains={"SHUTDOWN_SECONDS": 0.1}, **settings).until_ready()
@@ -195,8 +183,8 @@ def test_a_child_process_that_is_killed_hands_its_record_back(
 @pytest.mark.parametrize("query", [HeldRecords.renew_due, HeldRecords.check])
 @pytest.mark.parametrize("is_announced", [True, False])
 def test_an_attempt_in_a_child_that_has_committed_its_end_has_not_lost_its_record(
-    register: Register, processors: Processors, query: Callable[[HeldRecords], object], is_announced: bool
-) -> None:
+    register, processors, query, is_announced
+):
     """The worker may not have read yet that the child was about to commit. Then the loss is not reported yet."""
     register()
     [kind] = processors.record_types.values()

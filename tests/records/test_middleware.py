@@ -74,9 +74,7 @@ def run(make_worker: StartWorker) -> Upload:
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_hooks_wrap_the_handler_and_its_transaction(
-    registry: Registry, make_worker: StartWorker, is_async: bool
-) -> None:
+def test_hooks_wrap_the_handler_and_its_transaction(registry, make_worker, is_async):
     steps = Steps()
     part = slice_with(registry, steps)
     tenants: list[str] = []
@@ -96,7 +94,7 @@ def test_hooks_wrap_the_handler_and_its_transaction(
     assert steps.steps == [f"before {handler}", f"before {complete}", f"after {complete}", f"after {handler}"]
 
 
-def test_log_records_have_the_fields_of_the_record(registry: Registry, make_worker: StartWorker) -> None:
+def test_log_records_have_the_fields_of_the_record(registry, make_worker):
     part = slice_with(registry, LogContext("tenant"))
     fields: list[tuple[str, ...]] = []
 
@@ -110,7 +108,7 @@ def test_log_records_have_the_fields_of_the_record(registry: Registry, make_work
     assert fields == [(str(upload.pk), "records.upload", "1", "", "")]
 
 
-def test_a_query_budget_counts_the_queries_of_the_handler(registry: Registry, make_worker: StartWorker) -> None:
+def test_a_query_budget_counts_the_queries_of_the_handler(registry, make_worker):
     part = slice_with(registry, QueryBudget(1, action="fail"))
 
     @part.records(Upload)
@@ -123,7 +121,7 @@ def test_a_query_budget_counts_the_queries_of_the_handler(registry: Registry, ma
     assert (run(make_worker).failure_message or "").startswith("QueryBudgetExceeded")
 
 
-def test_a_required_context_fails_the_record(registry: Registry, make_worker: StartWorker) -> None:
+def test_a_required_context_fails_the_record(registry, make_worker):
     part = slice_with(registry, ActorContext(require=["tenant"]))
     part.records(Upload, retry_after=0)(lambda record, run: None)
     Upload.objects.create()
@@ -132,7 +130,7 @@ def test_a_required_context_fails_the_record(registry: Registry, make_worker: St
     assert "Records store no context" in (upload.failure_message or "")
 
 
-def test_sentrys_scope_has_the_record(registry: Registry, make_worker: StartWorker) -> None:
+def test_sentrys_scope_has_the_record(registry, make_worker):
     part = slice_with(registry, SentryMiddleware())
     seen: list[Any] = []
 
@@ -155,9 +153,7 @@ def test_sentrys_scope_has_the_record(registry: Registry, make_worker: StartWork
         (RescheduleJob(run_at=timezone.now() + timedelta(hours=1)), "queued", 0),
     ],
 )
-def test_errors_of_middleware_end_the_attempt_as_for_jobs(
-    registry: Registry, make_worker: StartWorker, error: Exception, state: str, failures: int
-) -> None:
+def test_errors_of_middleware_end_the_attempt_as_for_jobs(registry, make_worker, error, state, failures):
     part = slice_with(registry, Raising(error))
 
     @part.records(Upload)
@@ -172,9 +168,7 @@ def test_errors_of_middleware_end_the_attempt_as_for_jobs(
         assert upload.process_after > timezone.now() + timedelta(minutes=50)
 
 
-def test_a_worker_refuses_records_whose_slice_lacks_required_middleware(
-    registry: Registry, make_worker: StartWorker
-) -> None:
+def test_a_worker_refuses_records_whose_slice_lacks_required_middleware(registry, make_worker):
     slice_with(registry).records(Upload)(lambda record, run: None)
     with pytest.raises(ImproperlyConfigured, match=r"lacks .*Steps"):
         make_worker(required_middleware=[Steps])

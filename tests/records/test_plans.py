@@ -1,16 +1,13 @@
 """With a million finished records and many that are not ready, no statement of a worker reads the whole table."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.db import connection
-from pytest_django import DjangoDbBlocker
 
 from django_jobchains import records
 from django_jobchains.declare.policies import Backoff
-from django_jobchains.processors import Processors
-from django_jobchains.records.declarations import RecordType
 from django_jobchains.store import DequeueRequest, RecordEnd, get_store
 from tests.queries.reading import reading_of
 from tests.records.models import Upload
@@ -49,7 +46,7 @@ def add(cursor: Any, count: int, state: str, *, finished_at: str = "NULL", proce
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _many(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+def _many(django_db_setup, django_db_blocker):
     with django_db_blocker.unblock():
         with connection.cursor() as cursor:
             add(cursor, COMPLETED, "completed", finished_at="now")
@@ -70,7 +67,7 @@ def truncate() -> None:
 
 
 @pytest.fixture
-def kind(processors: Processors) -> RecordType:
+def kind(processors):
     processors.records(Upload, retry_after=3600)(lambda record, run: None)
     return processors.record_types["records.upload"]
 
@@ -85,7 +82,7 @@ def assert_reads_little(call: Callable[[], object]) -> None:
 
 @pytest.mark.parametrize("prefers_planned", [True, False])
 @pytest.mark.parametrize("limit", [1, 50])
-def test_a_dequeue_is_flat(kind: RecordType, limit: int, prefers_planned: bool) -> None:
+def test_a_dequeue_is_flat(kind, limit, prefers_planned):
     store = get_store()
     request = DequeueRequest(
         kind.select("default"), limit, "host", "default", kind.retry_seconds, prefers_planned=prefers_planned
@@ -96,7 +93,7 @@ def test_a_dequeue_is_flat(kind: RecordType, limit: int, prefers_planned: bool) 
     assert len(found) == limit
 
 
-def test_an_order_of_the_callers_reads_only_ready_records(processors: Processors) -> None:
+def test_an_order_of_the_callers_reads_only_ready_records(processors):
     processors.records(Upload, retry_after=3600, order_by=["-size", "id"])(lambda record, run: None)
     kind = processors.record_types["records.upload"]
     request = DequeueRequest(kind.select("default"), 1, "host", "default", 3600, has_own_order=True)
@@ -107,7 +104,7 @@ def test_an_order_of_the_callers_reads_only_ready_records(processors: Processors
     assert reading.steps < MAX_THOUSAND_STEPS * 3, plan
 
 
-def test_ends_heartbeats_and_resets_are_flat(kind: RecordType) -> None:
+def test_ends_heartbeats_and_resets_are_flat(kind):
     store, table = get_store(), kind.table("default")
     found = [(pk, 1) for pk in Upload.objects.filter(state="processing").values_list("pk", flat=True)[:100]]
     keys, others = found[:50], found[50:]
@@ -125,7 +122,7 @@ def test_ends_heartbeats_and_resets_are_flat(kind: RecordType) -> None:
     assert_reads_little(lambda: records.cancel(Upload.objects.filter(pk__in=[key[0] for key in keys])))
 
 
-def test_waits_are_found_by_the_indexes(kind: RecordType) -> None:
+def test_waits_are_found_by_the_indexes(kind):
     found = records.queryset(Upload)
     reading = reading_of(found.max_duration_in_queue)
     assert not reading.scans, reading.plan
@@ -134,7 +131,7 @@ def test_waits_are_found_by_the_indexes(kind: RecordType) -> None:
     assert not reading_of(found.queued_count).scans
 
 
-def test_the_counts_of_the_dashboard_stop_at_their_limit(kind: RecordType) -> None:
+def test_the_counts_of_the_dashboard_stop_at_their_limit(kind):
     store, table = get_store(), kind.table("default")
     select = kind.select("default")
     assert_reads_little(lambda: store.records.count_by_state(table, select, 100))

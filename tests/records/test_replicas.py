@@ -1,18 +1,16 @@
 """A project whose router sends reads to a replica: operations on records write where ``update()`` and ``save()`` do."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.db import connection
-from django.test import Client
 
 from django_jobchains import records
 from django_jobchains.records import RecordRun
 from tests.admin.records.browsing import act
 from tests.records.models import Upload
 from tests.support.databases import database
-from tests.support.workers import StartWorker
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -39,7 +37,7 @@ class ReadsFromReplica:
 
 
 @pytest.fixture
-def replica(transactional_db: None, settings: Any, django_db_blocker: Any) -> Iterator[None]:
+def replica(transactional_db, settings, django_db_blocker):
     """Add an alias of the test database that cannot write, and a router that reads from it."""
     options = connection.settings_dict["OPTIONS"]
     read_only = (
@@ -55,7 +53,7 @@ def replica(transactional_db: None, settings: Any, django_db_blocker: Any) -> It
 @pytest.mark.usefixtures("replica")
 @pytest.mark.parametrize("move", STATES)
 @pytest.mark.parametrize("select", SELECTIONS.values(), ids=SELECTIONS)
-def test_operations_write_to_the_primary(register: Register, move: str, select: Callable[[Any], Any]) -> None:
+def test_operations_write_to_the_primary(register, move, select):
     register()
     upload = Upload.objects.create(state="errored")
     assert Upload.objects.get()._state.db == "replica"
@@ -64,7 +62,7 @@ def test_operations_write_to_the_primary(register: Register, move: str, select: 
 
 
 @pytest.mark.usefixtures("replica")
-def test_an_explicit_database_is_kept(register: Register) -> None:
+def test_an_explicit_database_is_kept(register):
     register()
     upload = Upload.objects.create(state="errored")
     assert records.cancel(Upload.objects.using("default").filter(pk=upload.pk)) == 1
@@ -73,7 +71,7 @@ def test_an_explicit_database_is_kept(register: Register) -> None:
 
 
 @pytest.mark.usefixtures("replica")
-def test_workers_use_only_their_database(register: Register, make_worker: StartWorker) -> None:
+def test_workers_use_only_their_database(register, make_worker):
     def handle(record: Upload, run: RecordRun) -> None:
         run.add_log("size", "measure")
         record.size = 7
@@ -90,7 +88,7 @@ def test_workers_use_only_their_database(register: Register, make_worker: StartW
 @pytest.mark.urls("tests.admin.records.site")
 @pytest.mark.usefixtures("replica")
 @pytest.mark.parametrize("verb", STATES)
-def test_actions_of_the_admin_write_to_the_primary(admin_client: Client, register: Register, verb: str) -> None:
+def test_actions_of_the_admin_write_to_the_primary(admin_client, register, verb):
     register()
     upload = Upload.objects.create(state="errored")
     act(admin_client, verb, upload)

@@ -16,7 +16,7 @@ from django_jobchains.worker.reaper import REAP_LIMIT, RecordResetter
 from tests.records.models import Upload
 from tests.support.clocks import Clock
 from tests.support.connections import Actor, end_all, holding
-from tests.support.workers import Events, context_for
+from tests.support.workers import context_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -24,13 +24,13 @@ HOUR = timedelta(hours=1)
 
 
 @pytest.fixture(autouse=True)
-def _ended() -> Any:
+def _ended():
     yield
     end_all()
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch):
     """The clock of resetters and keepers."""
     clock = Clock()
     for module in ("reaper", "held_leases"):
@@ -97,9 +97,7 @@ each_lock = pytest.mark.parametrize(
 
 @pytest.mark.postgresql
 @each_lock
-def test_a_record_that_was_locked_for_long_keeps_its_worker(
-    processors: Processors, clock: Clock, lock: Callable[[], Actor]
-) -> None:
+def test_a_record_that_was_locked_for_long_keeps_its_worker(processors, clock, lock):
     kind = register(processors)
     Upload.objects.create()
     holder, other = Process(), Process()
@@ -120,9 +118,7 @@ def test_a_record_that_was_locked_for_long_keeps_its_worker(
 
 @pytest.mark.postgresql
 @each_lock
-def test_a_lock_after_the_first_look_starts_the_wait_again(
-    processors: Processors, clock: Clock, lock: Callable[[], Actor]
-) -> None:
+def test_a_lock_after_the_first_look_starts_the_wait_again(processors, clock, lock):
     register(processors)
     process = Process()
     put()
@@ -137,9 +133,7 @@ def test_a_lock_after_the_first_look_starts_the_wait_again(
     assert states() == {("queued", 1)}
 
 
-def test_a_record_without_a_worker_is_reset_when_there_was_time_for_a_heartbeat(
-    processors: Processors, clock: Clock, events: Events
-) -> None:
+def test_a_record_without_a_worker_is_reset_when_there_was_time_for_a_heartbeat(processors, clock, events):
     register(processors, stalled_after=30, heartbeat_every=10)
     process = Process()
     put()
@@ -152,7 +146,7 @@ def test_a_record_without_a_worker_is_reset_when_there_was_time_for_a_heartbeat(
     assert [(event.type_name, event.state) for event in events.of(RecordReset)] == [("records.upload", "queued")]
 
 
-def test_many_stalled_records_are_reset_without_a_pause(processors: Processors, clock: Clock) -> None:
+def test_many_stalled_records_are_reset_without_a_pause(processors, clock):
     register(processors)
     process = Process()
     put(REAP_LIMIT + 10)
@@ -166,7 +160,7 @@ def test_many_stalled_records_are_reset_without_a_pause(processors: Processors, 
 # A model that is registered twice
 
 
-def test_registrations_of_one_model_do_not_reset_each_others_records(processors: Processors, clock: Clock) -> None:
+def test_registrations_of_one_model_do_not_reset_each_others_records(processors, clock):
     first, second = register(processors, name="first"), register(processors, name="second")
     process = Process()
     for kind in (first, second):
@@ -176,7 +170,7 @@ def test_registrations_of_one_model_do_not_reset_each_others_records(processors:
     assert states() == {("processing", 0)}
 
 
-def test_the_longest_time_without_heartbeats_applies(processors: Processors, clock: Clock) -> None:
+def test_the_longest_time_without_heartbeats_applies(processors, clock):
     register(processors, name="short", stalled_after=60)
     register(processors, name="long", stalled_after=7200)
     put()
@@ -187,7 +181,7 @@ def test_the_longest_time_without_heartbeats_applies(processors: Processors, clo
     assert states() == {("processing", 0), ("queued", 1)}
 
 
-def test_the_smallest_limit_of_resets_applies(processors: Processors, clock: Clock) -> None:
+def test_the_smallest_limit_of_resets_applies(processors, clock):
     register(processors, name="many", max_resets=5)
     register(processors, name="few", max_resets=1, reset_failure_message="too often")
     put(num_resets=1)

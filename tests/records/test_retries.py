@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from django_jobchains.declare.policies import Backoff
-from django_jobchains.processors import Processors
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.store import DequeueRequest, RecordEnd, RecordKey, RecordTable, Store, get_store
 from tests.records.models import Upload
@@ -52,7 +51,7 @@ conflicts = pytest.mark.parametrize("sqlstate", CONFLICTS.values(), ids=CONFLICT
 
 
 @pytest.fixture
-def kind(processors: Processors) -> RecordType:
+def kind(processors):
     processors.records(Upload)(lambda record, run: None)
     [kind] = processors.record_types.values()
     return kind
@@ -64,7 +63,7 @@ def dequeue(store: Store, kind: RecordType) -> list[Any]:
 
 
 @conflicts
-def test_a_dequeue_is_run_again(kind: RecordType, sqlstate: str | None) -> None:
+def test_a_dequeue_is_run_again(kind, sqlstate):
     Upload.objects.create()
     with failing(1, sqlstate):
         assert len(dequeue(get_store(), kind)) == 1
@@ -72,7 +71,7 @@ def test_a_dequeue_is_run_again(kind: RecordType, sqlstate: str | None) -> None:
 
 @conflicts
 @pytest.mark.parametrize("name", CALLS)
-def test_a_call_is_run_again(kind: RecordType, name: str, sqlstate: str | None) -> None:
+def test_a_call_is_run_again(kind, name, sqlstate):
     store = get_store()
     Upload.objects.create()
     [dequeued] = dequeue(store, kind)
@@ -80,5 +79,5 @@ def test_a_call_is_run_again(kind: RecordType, name: str, sqlstate: str | None) 
         CALLS[name](store, kind.table(store.using), dequeued.key)
 
 
-def test_every_method_about_records_is_tested_here() -> None:
+def test_every_method_about_records_is_tested_here():
     assert {name for name in public_methods() if "record" in name} == {*CALLS, *OTHERS}

@@ -11,11 +11,11 @@ from django.db import transaction
 from django.utils import timezone
 
 from django_jobchains import records
-from django_jobchains.processors import Processors, RescheduleJob
+from django_jobchains.processors import RescheduleJob
 from django_jobchains.records import NonRetryable, RecordLost, RecordRun, Requeue
 from django_jobchains.telemetry.events import AttemptAbandoned, AttemptEnded
 from tests.records.models import Export, Repository, Upload
-from tests.support.workers import Events, StartWorker
+from tests.support.workers import StartWorker
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -32,7 +32,7 @@ def run(make_worker: StartWorker) -> None:
     make_worker(poll_seconds=0.05).run_until_idle(timeout=20)
 
 
-def test_a_record_is_handled_as_the_queryset_has_it(register: Register, make_worker: StartWorker) -> None:
+def test_a_record_is_handled_as_the_queryset_has_it(register, make_worker):
     seen: list[Any] = []
     register(
         lambda record, run: seen.append((record.pk, record.state, record.lease_number, record.repository.name)),
@@ -47,7 +47,7 @@ def test_a_record_is_handled_as_the_queryset_has_it(register: Register, make_wor
     assert {state_of(each) for each in made} == {"completed"}
 
 
-def test_records_have_keys_of_any_type(processors: Processors, make_worker: StartWorker) -> None:
+def test_records_have_keys_of_any_type(processors, make_worker):
     seen: list[uuid.UUID] = []
     processors.records(Export)(lambda record, run: seen.append(record.pk))
     export = Export.objects.create()
@@ -56,7 +56,7 @@ def test_records_have_keys_of_any_type(processors: Processors, make_worker: Star
     assert Export.objects.get().state == "completed"
 
 
-def test_the_oldest_come_first(register: Register, make_worker: StartWorker) -> None:
+def test_the_oldest_come_first(register, make_worker):
     seen: list[int] = []
     register(lambda record, run: seen.append(record.pk))
     made = [Upload.objects.create().pk for _ in range(30)]
@@ -73,9 +73,7 @@ def test_the_oldest_come_first(register: Register, make_worker: StartWorker) -> 
         (NonRetryable("gone"), "failed", "NonRetryable: gone"),
     ],
 )
-def test_an_error_is_stored(
-    register: Register, make_worker: StartWorker, events: Events, error: BaseException, state: str, message: str
-) -> None:
+def test_an_error_is_stored(register, make_worker, events, error, state, message):
     def handle(record: Upload, run: RecordRun) -> None:
         raise error
 
@@ -87,7 +85,7 @@ def test_an_error_is_stored(
     assert (event.ending, event.job_id, event.type_name, event.attempt) == (state, str(upload.pk), "records.upload", 1)
 
 
-def test_an_error_that_wraps_a_final_one_is_final(register: Register, make_worker: StartWorker) -> None:
+def test_an_error_that_wraps_a_final_one_is_final(register, make_worker):
     def handle(record: Upload, run: RecordRun) -> None:
         try:
             raise NonRetryable("gone")
@@ -100,7 +98,7 @@ def test_an_error_that_wraps_a_final_one_is_final(register: Register, make_worke
     assert state_of(upload) == "failed"
 
 
-def test_errored_records_are_tried_again_until_they_fail(register: Register, make_worker: StartWorker) -> None:
+def test_errored_records_are_tried_again_until_they_fail(register, make_worker):
     attempts: list[int] = []
 
     def handle(record: Upload, run: RecordRun) -> None:
@@ -132,9 +130,7 @@ def _raise(error: Exception) -> None:
     ],
     ids=["requeue", "complete", "Requeue", "RescheduleJob"],
 )
-def test_a_request_to_cancel_outlives_a_requeue(
-    register: Register, make_worker: StartWorker, events: Events, requeue: Callable[[RecordRun], Any]
-) -> None:
+def test_a_request_to_cancel_outlives_a_requeue(register, make_worker, events, requeue):
     def handle(record: Upload, run: RecordRun) -> None:
         assert records.cancel(record) == 1
         requeue(run)
@@ -148,7 +144,7 @@ def test_a_request_to_cancel_outlives_a_requeue(
 
 
 @pytest.mark.parametrize("raises", [True, False])
-def test_a_handler_may_queue_its_record_again(register: Register, make_worker: StartWorker, raises: bool) -> None:
+def test_a_handler_may_queue_its_record_again(register, make_worker, raises):
     after = timezone.now() + HOUR
 
     def handle(record: Upload, run: RecordRun) -> None:
@@ -162,7 +158,7 @@ def test_a_handler_may_queue_its_record_again(register: Register, make_worker: S
     assert (state_of(upload), upload.process_after, upload.num_failures) == ("queued", after, 0)
 
 
-def test_an_error_after_a_requeue_is_the_attempts_error(register: Register, make_worker: StartWorker) -> None:
+def test_an_error_after_a_requeue_is_the_attempts_error(register, make_worker):
     def handle(record: Upload, run: RecordRun) -> None:
         run.requeue()
         raise ValueError("no")
@@ -176,7 +172,7 @@ def test_an_error_after_a_requeue_is_the_attempts_error(register: Register, make
 # run.complete()
 
 
-def test_the_handlers_writes_commit_with_the_state(register: Register, make_worker: StartWorker) -> None:
+def test_the_handlers_writes_commit_with_the_state(register, make_worker):
     inside: list[str] = []
 
     def handle(record: Upload, run: RecordRun) -> None:
@@ -191,7 +187,7 @@ def test_the_handlers_writes_commit_with_the_state(register: Register, make_work
 
 
 @pytest.mark.parametrize("swallows", [True, False])
-def test_an_error_in_complete_undoes_the_writes(register: Register, make_worker: StartWorker, swallows: bool) -> None:
+def test_an_error_in_complete_undoes_the_writes(register, make_worker, swallows):
     def handle(record: Upload, run: RecordRun) -> None:
         try:
             with run.complete():
@@ -208,7 +204,7 @@ def test_an_error_in_complete_undoes_the_writes(register: Register, make_worker:
     assert not Repository.objects.exists()
 
 
-def test_a_lost_record_cannot_be_completed(register: Register, make_worker: StartWorker, events: Events) -> None:
+def test_a_lost_record_cannot_be_completed(register, make_worker, events):
     errors: list[BaseException] = []
 
     def handle(record: Upload, run: RecordRun) -> None:
@@ -231,7 +227,7 @@ def test_a_lost_record_cannot_be_completed(register: Register, make_worker: Star
     assert [event.type_name for event in events.of(AttemptAbandoned)] == ["records.upload"]
 
 
-def test_a_requeue_commits_with_the_handlers_writes(register: Register, make_worker: StartWorker) -> None:
+def test_a_requeue_commits_with_the_handlers_writes(register, make_worker):
     def handle(record: Upload, run: RecordRun) -> None:
         with run.complete():
             Repository.objects.create(name="made")
@@ -243,7 +239,7 @@ def test_a_requeue_commits_with_the_handlers_writes(register: Register, make_wor
     assert (state_of(upload), Repository.objects.count()) == ("queued", 1)
 
 
-def test_an_open_transaction_is_an_error(register: Register, make_worker: StartWorker) -> None:
+def test_an_open_transaction_is_an_error(register, make_worker):
     register(lambda record, run: transaction.atomic().__enter__())
     upload = Upload.objects.create()
     run(make_worker)
@@ -251,7 +247,7 @@ def test_an_open_transaction_is_an_error(register: Register, make_worker: StartW
     assert "TransactionLeftOpen" in (upload.failure_message or "")
 
 
-def test_complete_can_be_used_once(register: Register, make_worker: StartWorker) -> None:
+def test_complete_can_be_used_once(register, make_worker):
     def handle(record: Upload, run: RecordRun) -> None:
         with run.complete():
             pass
@@ -267,7 +263,7 @@ def test_complete_can_be_used_once(register: Register, make_worker: StartWorker)
 # Logs
 
 
-def test_logs_are_stored_at_once_and_can_be_updated(register: Register, make_worker: StartWorker) -> None:
+def test_logs_are_stored_at_once_and_can_be_updated(register, make_worker):
     stored: list[Any] = []
 
     def handle(record: Upload, run: RecordRun) -> None:
@@ -290,9 +286,7 @@ def test_logs_are_stored_at_once_and_can_be_updated(register: Register, make_wor
     json.dumps(first)
 
 
-def test_a_record_that_its_queryset_hides_once_it_is_processed_is_queued_again(
-    register: Register, make_worker: StartWorker, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_record_that_its_queryset_hides_once_it_is_processed_is_queued_again(register, make_worker, caplog):
     register(queryset=Upload.objects.filter(state="queued"))
     upload = Upload.objects.create()
     run(make_worker)
@@ -300,9 +294,7 @@ def test_a_record_that_its_queryset_hides_once_it_is_processed_is_queued_again(
     assert "the queryset depends on columns that workers change" in caplog.text
 
 
-def test_a_handler_that_deletes_its_record_just_ends(
-    register: Register, make_worker: StartWorker, events: Events
-) -> None:
+def test_a_handler_that_deletes_its_record_just_ends(register, make_worker, events):
     register(lambda record, run: record.delete())
     Upload.objects.create()
     run(make_worker)
@@ -310,7 +302,7 @@ def test_a_handler_that_deletes_its_record_just_ends(
     assert [event.reason for event in events.of(AttemptAbandoned)] == ["not_found"]
 
 
-def test_a_canceled_record_never_starts(register: Register, make_worker: StartWorker) -> None:
+def test_a_canceled_record_never_starts(register, make_worker):
     seen: list[Any] = []
     register(lambda record, run: seen.append(record))
     first, second = Upload.objects.create(), Upload.objects.create(cancel=True)

@@ -10,7 +10,6 @@ import pytest
 from django.db import DatabaseError
 from django.utils import timezone
 
-from django_jobchains.processors import Processors
 from django_jobchains.records import RecordProcessor, RecordRun
 from tests.records.models import LETTER_COLUMNS, Letter, Repository, Upload
 from tests.support.workers import StartWorker
@@ -46,9 +45,7 @@ def save_pickled(record: Upload) -> None:
 
 @pytest.mark.parametrize("queryset", [Upload.objects.all(), Upload.objects.only("size")], ids=["all", "deferred"])
 @pytest.mark.parametrize("save", [Upload.save, save_copy, save_pickled])
-def test_save_writes_only_the_columns_of_the_project(
-    register: Register, make_worker: StartWorker, save: Callable[[Upload], None], queryset: Any
-) -> None:
+def test_save_writes_only_the_columns_of_the_project(register, make_worker, save, queryset):
     def handle(record: Upload, run: RecordRun) -> None:
         record.refresh_from_db(fields=["cancel"])
         record.full_clean()
@@ -63,7 +60,7 @@ def test_save_writes_only_the_columns_of_the_project(
     assert Upload.objects.values("size", *LATER).get() == {"size": 8, **LATER}
 
 
-def test_update_fields_may_name_a_column_of_the_worker(register: Register, make_worker: StartWorker) -> None:
+def test_update_fields_may_name_a_column_of_the_worker(register, make_worker):
     def handle(record: Upload, run: RecordRun) -> None:
         record.process_after, record.size = TOMORROW, 8
         record.save(update_fields=["process_after"])
@@ -75,7 +72,7 @@ def test_update_fields_may_name_a_column_of_the_worker(register: Register, make_
     assert (upload.state, upload.process_after, upload.size) == ("completed", TOMORROW, 0)
 
 
-def test_a_record_can_be_cloned(register: Register, make_worker: StartWorker) -> None:
+def test_a_record_can_be_cloned(register, make_worker):
     def handle(record: Upload, run: RecordRun) -> None:
         record.pk = None
         record.state = "uploading"
@@ -88,9 +85,7 @@ def test_a_record_can_be_cloned(register: Register, make_worker: StartWorker) ->
 
 
 @pytest.mark.parametrize("options", [{}, {"force_insert": True}])
-def test_a_clone_is_a_new_record_that_waits(
-    register: Register, make_worker: StartWorker, options: dict[str, Any]
-) -> None:
+def test_a_clone_is_a_new_record_that_waits(register, make_worker, options):
     attempts: list[tuple[int, int]] = []
 
     def handle(record: Upload, run: RecordRun) -> None:
@@ -119,7 +114,7 @@ def test_a_clone_is_a_new_record_that_waits(
     ]
 
 
-def test_a_clone_of_a_model_without_defaults_waits(processors: Processors, make_worker: StartWorker) -> None:
+def test_a_clone_of_a_model_without_defaults_waits(processors, make_worker):
     def send(record: Letter, run: RecordRun) -> None:
         if record.code == "a":
             record.code = "b"
@@ -134,7 +129,7 @@ def test_a_clone_of_a_model_without_defaults_waits(processors: Processors, make_
     ]
 
 
-def test_a_deleted_record_is_not_created_again(register: Register, make_worker: StartWorker) -> None:
+def test_a_deleted_record_is_not_created_again(register, make_worker):
     errors: list[BaseException] = []
 
     def handle(record: Upload, run: RecordRun) -> None:
@@ -150,7 +145,7 @@ def test_a_deleted_record_is_not_created_again(register: Register, make_worker: 
     assert not Upload.objects.exists()
 
 
-def test_async_handlers_read_columns_and_save(register: Register, make_worker: StartWorker) -> None:
+def test_async_handlers_read_columns_and_save(register, make_worker):
     async def handle(record: Upload, run: RecordRun) -> None:
         await Upload.objects.aupdate(process_after=TOMORROW)
         record.size = record.num_failures + record.lease_number
@@ -163,7 +158,7 @@ def test_async_handlers_read_columns_and_save(register: Register, make_worker: S
     assert (upload.state, upload.size, upload.process_after) == ("completed", 1, TOMORROW)
 
 
-def test_hooks_may_save(processors: Processors, make_worker: StartWorker) -> None:
+def test_hooks_may_save(processors, make_worker):
     @processors.records(Upload)
     class Count(RecordProcessor[Upload]):
         def pre_handle(self, record: Upload) -> None:
@@ -182,7 +177,7 @@ def test_hooks_may_save(processors: Processors, make_worker: StartWorker) -> Non
     assert (upload.state, upload.size) == ("completed", 2)
 
 
-def test_a_model_with_other_column_names_and_no_other_columns(processors: Processors, make_worker: StartWorker) -> None:
+def test_a_model_with_other_column_names_and_no_other_columns(processors, make_worker):
     @processors.records(Letter, columns=LETTER_COLUMNS)
     def send(record: Letter, run: RecordRun) -> None:
         Letter.objects.update(stop=True)
@@ -194,7 +189,7 @@ def test_a_model_with_other_column_names_and_no_other_columns(processors: Proces
     assert (letter.status, letter.stop) == ("completed", True)
 
 
-def test_instances_that_are_not_handled_save_all_columns(register: Register, make_worker: StartWorker) -> None:
+def test_instances_that_are_not_handled_save_all_columns(register, make_worker):
     def handle(record: Upload, run: RecordRun) -> None:
         other = Upload.objects.get()
         other.process_after = TOMORROW

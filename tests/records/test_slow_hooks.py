@@ -1,7 +1,6 @@
 """A slow hook delays only its own model: jobs and the records of other models are handled in the meantime."""
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,7 +8,7 @@ from django.db.models import Q
 
 from django_jobchains.isolation import Isolation
 from django_jobchains.models import Job
-from django_jobchains.processors import Processors, RunningJob
+from django_jobchains.processors import RunningJob
 from django_jobchains.records import NonRetryable, RecordProcessor, RecordRun
 from django_jobchains.telemetry.events import AttemptStuck
 from django_jobchains.worker import Worker
@@ -17,7 +16,7 @@ from django_jobchains.worker import records as worker_records
 from tests.records.models import Export, Upload
 from tests.support.connections import Actor, holding
 from tests.support.waiting import stays, until
-from tests.support.workers import Events, StartWorker, time_out
+from tests.support.workers import time_out
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -51,7 +50,7 @@ class Blocking(RecordProcessor[Upload]):
 
 
 @pytest.fixture
-def blocking(processors: Processors) -> Iterator[Blocking]:
+def blocking(processors):
     """The processor of a model. The worker also runs a job type and another model."""
     processors.records(Upload, poll_every=0.02)(Blocking)
     processors.records(Export, poll_every=0.02)(lambda record, run: None)
@@ -65,9 +64,7 @@ def blocking(processors: Processors) -> Iterator[Blocking]:
 
 
 @pytest.mark.postgresql
-def test_an_attempt_that_waits_for_the_write_of_its_end_is_not_stuck(
-    processors: Processors, start_worker: StartWorker, settings: Any, events: Events
-) -> None:
+def test_an_attempt_that_waits_for_the_write_of_its_end_is_not_stuck(processors, start_worker, settings, events):
     """Another transaction locks its row."""
     settings.JOBCHAINS = {"STUCK_SECONDS": 0.1}
     lockers: list[Actor] = []
@@ -89,9 +86,7 @@ def test_an_attempt_that_waits_for_the_write_of_its_end_is_not_stuck(
 
 
 @pytest.mark.parametrize("hook", ["pre_dequeue", "pre_handle", "post_handle"])
-def test_a_hook_that_blocks_delays_nothing_else(
-    blocking: Blocking, processors: Processors, start_worker: StartWorker, hook: str
-) -> None:
+def test_a_hook_that_blocks_delays_nothing_else(blocking, processors, start_worker, hook):
     blocking.blocks_in = hook
     Upload.objects.create()
     start_worker(slots=2)
@@ -106,9 +101,7 @@ def test_a_hook_that_blocks_delays_nothing_else(
     until(lambda: Upload.objects.get().state == "completed")
 
 
-def test_the_next_record_is_dequeued_after_pre_handle(
-    blocking: Blocking, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_record_is_dequeued_after_pre_handle(blocking, start_worker, monkeypatch):
     monkeypatch.setattr(worker_records, "ANSWER_SECONDS", 60)
     blocking.blocks_in = "pre_handle"
     Upload.objects.bulk_create([Upload() for _ in range(3)])
@@ -122,7 +115,7 @@ def test_the_next_record_is_dequeued_after_pre_handle(
     assert hooks[:6] == ["pre_dequeue", "pre_handle"] * 3
 
 
-def test_a_worker_is_not_idle_while_a_hook_decides(blocking: Blocking, make_worker: StartWorker) -> None:
+def test_a_worker_is_not_idle_while_a_hook_decides(blocking, make_worker):
     blocking.blocks_in = "pre_dequeue"
     Upload.objects.create()
 
@@ -141,9 +134,7 @@ def release(blocking: Blocking, worker: Worker) -> None:
     blocking.released.set()
 
 
-def test_post_handle_follows_each_pre_handle_of_a_worker_that_stops(
-    blocking: Blocking, start_worker: StartWorker
-) -> None:
+def test_post_handle_follows_each_pre_handle_of_a_worker_that_stops(blocking, start_worker):
     blocking.blocks_in = "handle"
     Upload.objects.bulk_create([Upload() for _ in range(3)])
     worker = start_worker(slots=1)
@@ -156,8 +147,8 @@ def test_post_handle_follows_each_pre_handle_of_a_worker_that_stops(
 
 @pytest.mark.parametrize("hook", ["pre_handle", "post_handle"])
 def test_a_hook_that_does_not_stop_loses_its_slot_if_the_handler_runs_in_a_child_process(
-    hook: str, processors: Processors, start_worker: StartWorker, events: Events, settings: Any
-) -> None:
+    hook, processors, start_worker, events, settings
+):
     settings.JOBCHAINS = {"STUCK_SECONDS": 0.1}
     released = threading.Event()
 

@@ -61,7 +61,7 @@ class Project:
         return done.stdout
 
 
-def test_the_steps_lose_no_row_and_process_none_twice(tmp_path: Path) -> None:
+def test_the_steps_lose_no_row_and_process_none_twice(tmp_path):
     code, project = blocks(), Project(tmp_path)
     project.write("uploads/models.py", code["uploads/models.py, before"])
     project.manage("makemigrations", "uploads")

@@ -1,6 +1,6 @@
 """Models whose table is in another database, or does not exist yet, do not stop a worker."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -10,11 +10,10 @@ from django.db import connection
 from django.utils import timezone
 
 from django_jobchains import chains
-from django_jobchains.processors import Processors, RunningJob
+from django_jobchains.processors import RunningJob
 from django_jobchains.testing import run_due_jobs
 from tests.records.models import Export, Upload
 from tests.support.waiting import until
-from tests.support.workers import StartWorker
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -29,7 +28,7 @@ class UploadsElsewhere:
 
 
 @pytest.fixture
-def _elsewhere(settings: Any) -> None:
+def _elsewhere(settings):
     settings.DATABASE_ROUTERS = [UploadsElsewhere()]
 
 
@@ -39,7 +38,7 @@ def execute(sql: str) -> None:
 
 
 @pytest.fixture
-def migrate(transactional_db: None) -> Iterator[Callable[[], None]]:
+def migrate(transactional_db):
     """The table of uploads does not exist until this is called."""
     execute("ALTER TABLE records_upload RENAME TO not_migrated")
 
@@ -58,8 +57,8 @@ def is_stalled() -> dict[str, Any]:
 
 @pytest.mark.usefixtures("_elsewhere", "migrate")
 def test_records_of_another_database_are_neither_dequeued_nor_reset(
-    register: Register, processors: Processors, start_worker: StartWorker, settings: Any, caplog: Any
-) -> None:
+    register, processors, start_worker, settings, caplog
+):
     settings.JOBCHAINS = {"REAP_SECONDS": 0.05, "BACKOFF_INITIAL_SECONDS": 0.05}
     register(poll_every=0.02, stalled_after=1)
     processors.records(Export, poll_every=0.02, stalled_after=1)(lambda record, run: None)
@@ -71,16 +70,14 @@ def test_records_of_another_database_are_neither_dequeued_nor_reset(
 
 
 @pytest.mark.usefixtures("_elsewhere", "migrate")
-def test_due_jobs_of_a_test_do_not_read_another_database(register: Register) -> None:
+def test_due_jobs_of_a_test_do_not_read_another_database(register):
     register()
     assert run_due_jobs() == []
 
 
 @pytest.mark.usefixtures("_elsewhere")
 @pytest.mark.parametrize("types", [["records.upload", "shop.*"], ["records.*"]])
-def test_a_requested_type_of_another_database_is_an_error(
-    register: Register, processors: Processors, make_worker: StartWorker, types: list[str]
-) -> None:
+def test_a_requested_type_of_another_database_is_an_error(register, processors, make_worker, types):
     register()
     processors.register("shop.note")(lambda job: None)
     problem = "the tables of records.upload are not in the database 'default', as DATABASE_ROUTERS decide"
@@ -89,22 +86,13 @@ def test_a_requested_type_of_another_database_is_an_error(
 
 
 @pytest.mark.usefixtures("_elsewhere")
-def test_a_worker_of_jobs_leaves_out_records_of_another_database(
-    register: Register, processors: Processors, make_worker: StartWorker
-) -> None:
+def test_a_worker_of_jobs_leaves_out_records_of_another_database(register, processors, make_worker):
     register()
     processors.register("shop.note")(lambda job: None)
     assert make_worker(types=["records.*", "shop.*"]).options.type_names == ("shop.note",)
 
 
-def test_a_model_is_served_once_its_table_is_migrated(
-    register: Register,
-    processors: Processors,
-    start_worker: StartWorker,
-    migrate: Callable[[], None],
-    settings: Any,
-    caplog: Any,
-) -> None:
+def test_a_model_is_served_once_its_table_is_migrated(register, processors, start_worker, migrate, settings, caplog):
     @processors.register("shop.note")
     def note(job: RunningJob[None]) -> None: ...
 

@@ -20,7 +20,7 @@ from tests.records.models import LETTER_COLUMNS, Letter, Upload
 from tests.store.test_retries import DriverError
 from tests.support.clocks import Clock
 from tests.support.waiting import until
-from tests.support.workers import Events, StartWorker, context_for
+from tests.support.workers import StartWorker, context_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -61,7 +61,7 @@ def run(make_worker: StartWorker) -> None:
     make_worker(poll_seconds=0.05).run_until_idle(timeout=20)
 
 
-def test_a_message_is_cut_to_its_column_without_secrets(processors: Processors, make_worker: StartWorker) -> None:
+def test_a_message_is_cut_to_its_column_without_secrets(processors, make_worker):
     @processors.records(Letter, columns=LETTER_COLUMNS)
     def send(letter: Letter, run: RecordRun) -> None:
         raise ValueError(f"{'x' * 225} password={SECRET} {'y' * 100}")
@@ -73,7 +73,7 @@ def test_a_message_is_cut_to_its_column_without_secrets(processors: Processors, 
     assert SECRET[:6] not in letter.error
 
 
-def test_an_error_is_written_without_a_message_that_is_refused(register: Register, make_worker: StartWorker) -> None:
+def test_an_error_is_written_without_a_message_that_is_refused(register, make_worker):
     def handle(record: Upload, run: RecordRun) -> None:
         raise ValueError("no")
 
@@ -85,7 +85,7 @@ def test_an_error_is_written_without_a_message_that_is_refused(register: Registe
     assert (upload.state, upload.num_failures, upload.failure_message) == ("errored", 1, "")
 
 
-def test_a_completion_that_is_refused_is_an_error(register: Register, make_worker: StartWorker) -> None:
+def test_a_completion_that_is_refused_is_an_error(register, make_worker):
     register()
     Upload.objects.create()
     with refusing("NEW.state = 'completed'"):
@@ -94,9 +94,7 @@ def test_a_completion_that_is_refused_is_an_error(register: Register, make_worke
     assert (upload.state, "refused" in (upload.failure_message or "")) == ("errored", True)
 
 
-def test_an_end_waits_for_a_column_that_is_missing(
-    register: Register, start_worker: StartWorker, events: Events
-) -> None:
+def test_an_end_waits_for_a_column_that_is_missing(register, start_worker, events):
     """As during a deployment. The handler is not called again."""
     attempts: list[int] = []
     gate = threading.Event()
@@ -119,9 +117,7 @@ def test_an_end_waits_for_a_column_that_is_missing(
     assert attempts == [1]
 
 
-def test_a_record_whose_end_is_refused_is_reset(
-    register: Register, start_worker: StartWorker, settings: Any, events: Events
-) -> None:
+def test_a_record_whose_end_is_refused_is_reset(register, start_worker, settings, events):
     settings.JOBCHAINS = {"REAP_SECONDS": 0.05, "BACKOFF_INITIAL_SECONDS": 0.05, "BACKOFF_JITTER": 0}
 
     def handle(record: Upload, run: RecordRun) -> None:
@@ -164,9 +160,7 @@ class Failing:
 
 
 @pytest.mark.parametrize("sqlstate", ["40001", "55P03"])
-def test_the_waits_after_conflicts_and_locks_grow_and_are_reported(
-    processors: Processors, monkeypatch: pytest.MonkeyPatch, events: Events, sqlstate: str
-) -> None:
+def test_the_waits_after_conflicts_and_locks_grow_and_are_reported(processors, monkeypatch, events, sqlstate):
     failing = Failing(processors, monkeypatch, sqlstate)
     failing.try_for(30)
     *_, before, last = sorted(failing.tried_at)
@@ -177,9 +171,7 @@ def test_the_waits_after_conflicts_and_locks_grow_and_are_reported(
     assert (delayed.job_id, delayed.kind, delayed.error) == ("1", "record", "OperationalError: conflict")
 
 
-def test_an_end_that_always_exceeds_a_time_limit_is_not_tried_for_ever(
-    processors: Processors, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_end_that_always_exceeds_a_time_limit_is_not_tried_for_ever(processors, monkeypatch):
     failing = Failing(processors, monkeypatch, "57014")
     failing.try_for(30)
     assert failing.writer.is_idle

@@ -1,6 +1,6 @@
 """The recipes for rows with values of other tables: annotations, and a database view that is joined to the table."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,12 +9,10 @@ from django.db.models import Count, F, OuterRef, Subquery
 from django.test.utils import CaptureQueriesContext
 
 from django_jobchains.monitoring import record_overview
-from django_jobchains.processors import Processors
 from django_jobchains.records import RecordRun
 from django_jobchains.records.checks import check_records
 from tests.records.models import Repository, Upload
 from tests.support.waiting import until
-from tests.support.workers import StartWorker
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -29,7 +27,7 @@ VIEW = """
 
 
 @pytest.fixture
-def run(processors: Processors, start_worker: StartWorker) -> Run:
+def run(processors, start_worker):
     """Let a worker run the uploads of a queryset; return what the handler read from each, in the order of the calls."""
 
     def run(queryset: Any, read: Callable[[Any], Any], count: int, **options: Any) -> list[Any]:
@@ -53,7 +51,7 @@ def run(processors: Processors, start_worker: StartWorker) -> Run:
 
 
 @pytest.fixture
-def repositories(transactional_db: None) -> list[Repository]:
+def repositories(transactional_db):
     made = [Repository.objects.create(name=name, priority=priority) for name, priority in (("slow", 5), ("fast", 1))]
     for repository in (made[0], made[1], made[1]):
         Upload.objects.create(repository=repository)
@@ -61,7 +59,7 @@ def repositories(transactional_db: None) -> list[Repository]:
 
 
 @pytest.mark.usefixtures("repositories")
-def test_annotations_carry_values_of_other_tables(run: Run) -> None:
+def test_annotations_carry_values_of_other_tables(run):
     uploads = Upload.objects.filter(repository=OuterRef("repository")).order_by().values("repository")
     queryset = Upload.objects.annotate(
         repository_name=F("repository__name"),
@@ -72,7 +70,7 @@ def test_annotations_carry_values_of_other_tables(run: Run) -> None:
 
 
 @pytest.fixture
-def _view(repositories: list[Repository]) -> Iterator[None]:
+def _view(repositories):
     with connection.cursor() as cursor:
         cursor.execute(VIEW)
         yield
@@ -81,7 +79,7 @@ def _view(repositories: list[Repository]) -> Iterator[None]:
 
 @pytest.mark.usefixtures("_view")
 @pytest.mark.parametrize("options", [{}, {"order_by": ["details__priority"]}], ids=["default order", "order_by"])
-def test_view_is_joined_to_the_table(run: Run, options: dict[str, Any]) -> None:
+def test_view_is_joined_to_the_table(run, options):
     """The dequeue writes the row of the table, and the handler reads the view without another query."""
 
     def read(record: Any) -> Any:

@@ -13,14 +13,13 @@ from django.utils import timezone
 
 from django_jobchains import queues, records
 from django_jobchains.models import AttemptCount, Job, WorkerPresence
-from django_jobchains.processors import Processors, RunningJob
+from django_jobchains.processors import RunningJob
 from django_jobchains.records import RecordRun
 from django_jobchains.telemetry.events import AttemptEnded, AttemptStuck, RecordReset
 from django_jobchains.worker import Worker
 from django_jobchains.worker.slots import Backlog, Slots
 from tests.records.models import Upload
 from tests.support.waiting import stays, until
-from tests.support.workers import Events, StartWorker
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -53,7 +52,7 @@ class Waiting:
 
 
 @pytest.fixture
-def waiting(register: Register, start_worker: StartWorker) -> Waiting:
+def waiting(register, start_worker):
     """A handler of a worker that has dequeued a record, with frequent heartbeats."""
     handler = Waiting()
     register(handler, heartbeat_every=0.05)
@@ -79,9 +78,7 @@ def waiting(register: Register, start_worker: StartWorker) -> Waiting:
         (lambda: Upload.objects.update(lease_number=9), "taken_by_another_worker", "processing"),
     ],
 )
-def test_the_handler_of_a_record_that_is_taken_away_is_aborted(
-    waiting: Waiting, interfere: Callable[[], object], reason: str, state: str | None
-) -> None:
+def test_the_handler_of_a_record_that_is_taken_away_is_aborted(waiting, interfere, reason, state):
     interfere()
     until(lambda: waiting.reasons)
     assert waiting.reasons == [reason]
@@ -93,9 +90,7 @@ def test_the_handler_of_a_record_that_is_taken_away_is_aborted(
 
 @pytest.mark.postgresql
 @pytest.mark.parametrize("ends", ["raises", "requeues", "ignores it"])
-def test_a_handler_inside_complete_is_told_and_does_not_delay_the_caller(
-    register: Register, start_worker: StartWorker, ends: str
-) -> None:
+def test_a_handler_inside_complete_is_told_and_does_not_delay_the_caller(register, start_worker, ends):
     is_inside, is_told = threading.Event(), threading.Event()
 
     def handle(record: Upload, run: RecordRun) -> None:
@@ -130,9 +125,7 @@ def test_a_handler_inside_complete_is_told_and_does_not_delay_the_caller(
         (lambda: Upload.objects.all().delete(), "not_found"),
     ],
 )
-def test_changes_by_sql_are_noticed_before_the_next_heartbeat(
-    register: Register, start_worker: StartWorker, interfere: Callable[[], object], reason: str
-) -> None:
+def test_changes_by_sql_are_noticed_before_the_next_heartbeat(register, start_worker, interfere, reason):
     handler = Waiting()
     register(handler, cancel_every=0.05, heartbeat_every=3600, stalled_after=36_000)
     Upload.objects.create()
@@ -143,12 +136,12 @@ def test_changes_by_sql_are_noticed_before_the_next_heartbeat(
     assert handler.reasons == [reason]
 
 
-def test_heartbeats_are_written(waiting: Waiting) -> None:
+def test_heartbeats_are_written(waiting):
     first = Upload.objects.get().last_heartbeat_at
     until(lambda: Upload.objects.get().last_heartbeat_at != first)
 
 
-def test_a_handler_that_runs_too_long_errors(register: Register, start_worker: StartWorker) -> None:
+def test_a_handler_that_runs_too_long_errors(register, start_worker):
     handler = Waiting()
     register(handler, max_runtime=0.05)
     Upload.objects.create()
@@ -158,9 +151,7 @@ def test_a_handler_that_runs_too_long_errors(register: Register, start_worker: S
     assert (Upload.objects.get().failure_message or "").startswith("The handler exceeded max_runtime (0.05 s).")
 
 
-def test_a_handler_that_does_not_stop_loses_its_slot(
-    register: Register, start_worker: StartWorker, settings: Any, events: Events
-) -> None:
+def test_a_handler_that_does_not_stop_loses_its_slot(register, start_worker, settings, events):
     settings.JOBCHAINS = {"STUCK_SECONDS": 0.1}
     handler = Waiting(heeds=False)
     register(handler, max_runtime=0.05)
@@ -176,9 +167,7 @@ def test_a_handler_that_does_not_stop_loses_its_slot(
 # Resets
 
 
-def test_a_stalled_record_is_reset_and_handled_again(
-    register: Register, start_worker: StartWorker, settings: Any, events: Events
-) -> None:
+def test_a_stalled_record_is_reset_and_handled_again(register, start_worker, settings, events):
     settings.JOBCHAINS = {"REAP_SECONDS": 0.05, "BACKOFF_INITIAL_SECONDS": 0.05, "BACKOFF_JITTER": 0}
     attempts: list[int] = []
     register(lambda record, run: attempts.append(run.attempt), poll_every=0.02, stalled_after=60)
@@ -188,9 +177,7 @@ def test_a_stalled_record_is_reset_and_handled_again(
     assert (attempts, [event.state for event in events.of(RecordReset)]) == ([2], ["queued"])
 
 
-def test_waiting_records_with_a_flag_are_canceled_by_the_worker(
-    register: Register, start_worker: StartWorker, settings: Any
-) -> None:
+def test_waiting_records_with_a_flag_are_canceled_by_the_worker(register, start_worker, settings):
     settings.JOBCHAINS = {"REAP_SECONDS": 0.05}
     register()
     Upload.objects.create(state="errored", cancel=True)
@@ -202,9 +189,7 @@ def test_waiting_records_with_a_flag_are_canceled_by_the_worker(
 
 
 @pytest.mark.parametrize("is_slow", [False, True])
-def test_jobs_and_records_take_turns(
-    processors: Processors, make_worker: StartWorker, monkeypatch: pytest.MonkeyPatch, is_slow: bool
-) -> None:
+def test_jobs_and_records_take_turns(processors, make_worker, monkeypatch, is_slow):
     order: list[str] = []
     put, puts = Slots.put, count(1)
 
@@ -234,9 +219,7 @@ def test_jobs_and_records_take_turns(
     assert (in_state("completed"), Job.objects.filter(status="completed").count()) == (4, 4)
 
 
-def test_a_job_that_ends_causes_no_query_while_records_are_not_due(
-    processors: Processors, register: Register, start_worker: StartWorker
-) -> None:
+def test_a_job_that_ends_causes_no_query_while_records_are_not_due(processors, register, start_worker):
     gate = threading.Event()
     register(poll_every=600)
     block: Any = processors.register("shop.block")(lambda job: gate.wait(30))
@@ -249,7 +232,7 @@ def test_a_job_that_ends_causes_no_query_while_records_are_not_due(
     until(lambda: not wake.needs_slots)
 
 
-def test_slots_limit_how_many_records_run_at_once(register: Register, start_worker: StartWorker) -> None:
+def test_slots_limit_how_many_records_run_at_once(register, start_worker):
     handler = Waiting()
     register(handler, slots=2, poll_every=0.02)
     Upload.objects.bulk_create([Upload() for _ in range(5)])
@@ -260,16 +243,14 @@ def test_slots_limit_how_many_records_run_at_once(register: Register, start_work
     until(lambda: in_state("completed") == 5)
 
 
-def test_max_jobs_counts_records(register: Register, make_worker: StartWorker) -> None:
+def test_max_jobs_counts_records(register, make_worker):
     register()
     Upload.objects.bulk_create([Upload() for _ in range(5)])
     assert make_worker(max_jobs=3).run() == 0
     assert (in_state("completed"), in_state("queued")) == (3, 2)
 
 
-def test_max_jobs_does_not_count_records_that_are_handed_back(
-    register: Register, start_worker: StartWorker, events: Events, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_max_jobs_does_not_count_records_that_are_handed_back(register, start_worker, events, monkeypatch):
     handler = Waiting()
     register(lambda record, run: handler(record, run) if record.size else None)
     # Every attempt counts as short, however slow the machine is, so that the worker dequeues ahead.
@@ -285,9 +266,7 @@ def test_max_jobs_does_not_count_records_that_are_handed_back(
     until(lambda: in_state("completed") == 7)
 
 
-def test_after_its_active_time_a_worker_takes_neither_records_nor_jobs(
-    register: Register, processors: Processors, make_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_its_active_time_a_worker_takes_neither_records_nor_jobs(register, processors, make_worker, monkeypatch):
     both_started = threading.Barrier(2)
 
     def create_more(*args: Any) -> None:
@@ -307,7 +286,7 @@ def test_after_its_active_time_a_worker_takes_neither_records_nor_jobs(
     assert (Job.objects.filter(status="completed").count(), Job.objects.filter(status="pending").count()) == (1, 2)
 
 
-def test_types_select_record_workers(processors: Processors, make_worker: StartWorker) -> None:
+def test_types_select_record_workers(processors, make_worker):
     processors.records(Upload, name="uploads.convert")(lambda record, run: None)
     processors.register("shop.note")(lambda job: None)
     Upload.objects.create()
@@ -317,16 +296,14 @@ def test_types_select_record_workers(processors: Processors, make_worker: StartW
     assert in_state("completed") == 1
 
 
-def test_a_worker_without_anything_to_work_for_does_not_start(register: Register, make_worker: StartWorker) -> None:
+def test_a_worker_without_anything_to_work_for_does_not_start(register, make_worker):
     register(queue="media")
     with pytest.raises(ImproperlyConfigured, match="has no queue of the records to work for"):
         make_worker(queues="mail")
 
 
 @pytest.mark.parametrize(("served", "state"), [(["mail"], "queued"), (["media"], "completed")])
-def test_a_worker_serves_the_records_of_its_queues(
-    register: Register, processors: Processors, make_worker: StartWorker, served: list[str], state: str
-) -> None:
+def test_a_worker_serves_the_records_of_its_queues(register, processors, make_worker, served, state):
     register(queue="media")
     processors.register("shop.note")(lambda job: None)
     Upload.objects.create()
@@ -334,7 +311,7 @@ def test_a_worker_serves_the_records_of_its_queues(
     assert in_state(state) == 1
 
 
-def test_records_of_a_paused_queue_wait(register: Register, make_worker: StartWorker) -> None:
+def test_records_of_a_paused_queue_wait(register, make_worker):
     register(queue="media")
     Upload.objects.create()
     queues.pause("media")
@@ -345,7 +322,7 @@ def test_records_of_a_paused_queue_wait(register: Register, make_worker: StartWo
     assert in_state("completed") == 1
 
 
-def test_the_limit_of_a_queue_applies_to_records(register: Register, start_worker: StartWorker) -> None:
+def test_the_limit_of_a_queue_applies_to_records(register, start_worker):
     handler = Waiting()
     register(handler, queue="media", poll_every=0.02)
     queues.set_limit("media", 1)
@@ -360,14 +337,14 @@ def test_the_limit_of_a_queue_applies_to_records(register: Register, start_worke
 # Wake-ups, and what other processes see
 
 
-def test_a_worker_polls_for_records(register: Register, start_worker: StartWorker) -> None:
+def test_a_worker_polls_for_records(register, start_worker):
     register(poll_every=0.05)
     start_worker()
     Upload.objects.create()
     until(lambda: in_state("completed"), 10)
 
 
-def test_notify_wakes_workers_after_the_commit(register: Register, start_worker: StartWorker, events: Events) -> None:
+def test_notify_wakes_workers_after_the_commit(register, start_worker, events):
     register(poll_every=60)
     worker = start_worker()
     until(lambda: worker.has_begun and worker.health().is_ready)
@@ -376,14 +353,14 @@ def test_notify_wakes_workers_after_the_commit(register: Register, start_worker:
     until(lambda: in_state("completed"), 10)
 
 
-def test_a_worker_reports_its_record_types(register: Register, start_worker: StartWorker) -> None:
+def test_a_worker_reports_its_record_types(register, start_worker):
     register()
     start_worker()
     until(lambda: WorkerPresence.objects.exists())
     assert WorkerPresence.objects.get().type_names == ["records.upload"]
 
 
-def test_ended_records_are_counted(register: Register, make_worker: StartWorker) -> None:
+def test_ended_records_are_counted(register, make_worker):
     register()
     Upload.objects.bulk_create([Upload() for _ in range(3)])
     make_worker().run_until_idle(timeout=20)
@@ -394,7 +371,7 @@ def test_ended_records_are_counted(register: Register, make_worker: StartWorker)
 # Stopping
 
 
-def test_a_stopping_worker_hands_records_back(register: Register, start_worker: StartWorker) -> None:
+def test_a_stopping_worker_hands_records_back(register, start_worker):
     handler = Waiting()
     register(handler)
     upload = Upload.objects.create()
@@ -407,9 +384,7 @@ def test_a_stopping_worker_hands_records_back(register: Register, start_worker: 
     assert (upload.state, upload.num_failures, upload.num_resets, upload.started_at) == ("queued", 0, 0, None)
 
 
-def test_the_record_of_a_handler_that_does_not_end_is_handed_back(
-    register: Register, start_worker: StartWorker
-) -> None:
+def test_the_record_of_a_handler_that_does_not_end_is_handed_back(register, start_worker):
     handler = Waiting(heeds=False)
     register(handler)
     Upload.objects.create()
@@ -422,7 +397,7 @@ def test_the_record_of_a_handler_that_does_not_end_is_handed_back(
     assert in_state("queued") == 1
 
 
-def test_a_stopping_worker_waits_for_handlers(register: Register, start_worker: StartWorker) -> None:
+def test_a_stopping_worker_waits_for_handlers(register, start_worker):
     handler = Waiting()
     register(handler)
     Upload.objects.create()
