@@ -2,9 +2,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 from django.db import NotSupportedError, connection, transaction
@@ -12,9 +10,7 @@ from django.db import NotSupportedError, connection, transaction
 from django_jobchains.declare.registry import get_registry
 from django_jobchains.models import FailedAttempt
 from django_jobchains.processors import RunningJob
-from django_jobchains.records import RecordRun
-from django_jobchains.records.declarations import RecordType
-from django_jobchains.store import RecordEnd, RecordTable, Store, get_store
+from django_jobchains.store import RecordEnd, get_store
 from django_jobchains.telemetry.events import AttemptAbandoned, AttemptEnded
 from django_jobchains.worker.threads import LOCK_SECONDS
 from tests.records.models import Upload
@@ -24,11 +20,9 @@ from tests.support.waiting import until, until_completed
 
 pytestmark = [pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
 
-Register = Callable[..., Any]
-
 
 @contextmanager
-def altered(table: str, column: str, before: str, after: str) -> Iterator[None]:
+def altered(table, column, before, after):
     """Change the type of a column, and change it back at the end."""
     alter(table, column, after)
     try:
@@ -37,7 +31,7 @@ def altered(table: str, column: str, before: str, after: str) -> Iterator[None]:
         alter(table, column, before)
 
 
-def alter(table: str, column: str, type_: str) -> None:
+def alter(table, column, type_):
     with connection.cursor() as cursor:
         cursor.execute(f"ALTER TABLE {table} ALTER COLUMN {column} TYPE {type_}")
 
@@ -45,11 +39,11 @@ def alter(table: str, column: str, type_: str) -> None:
 class Handler:
     """Waits, if a record asks for it, until the test opens the gate. Then it returns, or writes in ``complete()``."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.gate = threading.Event()
-        self.calls: Counter[int] = Counter()
+        self.calls = Counter()
 
-    def __call__(self, record: Upload, run: RecordRun) -> None:
+    def __call__(self, record, run):
         self.calls[record.pk] += 1
         if record.size:
             self.gate.wait(60)
@@ -58,7 +52,7 @@ class Handler:
                 pass
 
 
-CALLS: dict[str, Callable[[Store, RecordType, RecordTable], object]] = {
+CALLS = {
     **RECORD_CALLS,
     "end": lambda store, kind, table: store.records.end(table, [RecordEnd(1, 1, "completed")]),
     "write_logs": lambda store, kind, table: store.records.write_logs(table, (1, 1), list),
@@ -74,7 +68,7 @@ def test_a_statement_that_was_prepared_before_is_prepared_again(register, name):
     [kind] = get_registry().record_types()
     table = kind.table(store.using)
 
-    def call() -> None:
+    def call():
         Upload.objects.update_or_create(id=1, defaults={"state": "processing", "lease_number": 1})
         with store.db.waits_at_most(LOCK_SECONDS):
             CALLS[name](store, kind, table)
@@ -90,9 +84,9 @@ def test_a_transaction_begins_again_before_the_handler_writes(register):
     store = get_store()
     [kind] = get_registry().record_types()
     table = kind.table(store.using)
-    locked: list[object] = []
+    locked = []
 
-    def complete() -> object:
+    def complete():
         with transaction.atomic():
             locked.append(store.records.lock(table, 1))
             return store.records.end(table, [RecordEnd(1, 1, "completed")])
@@ -106,11 +100,11 @@ def test_a_transaction_begins_again_before_the_handler_writes(register):
         assert complete() == {(1, 1): "completed"}
 
 
-def are_completed() -> bool:
+def are_completed():
     return not Upload.objects.exclude(state="completed").exists()
 
 
-def states() -> object:
+def states():
     return list(Upload.objects.values_list("pk", "state", "num_resets", "lease_number"))
 
 

@@ -2,8 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
@@ -11,33 +9,31 @@ from django.db import connection, transaction
 
 from django_jobchains import testing
 from django_jobchains.exceptions import PhaseError
-from django_jobchains.records import RecordProcessor, RecordRun
+from django_jobchains.records import RecordProcessor
 from django_jobchains.telemetry.events import AttemptStuck
 from tests.records.models import Repository, Upload
 from tests.support.waiting import until
-from tests.support.workers import StartWorker
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Register = Callable[..., Any]
 LOOP = "jobchains-event-loop"
 
 
-def run(make_worker: StartWorker) -> None:
+def run(make_worker):
     make_worker(poll_seconds=0.05).run_until_idle(timeout=30)
 
 
-def state_of(upload: Upload) -> str:
+def state_of(upload):
     upload.refresh_from_db()
     return upload.state
 
 
 def test_handlers_run_at_once_on_the_event_loop(register, make_worker):
-    names: set[str] = set()
+    names = set()
     together = 0
     everyone = asyncio.Event()
 
-    async def handle(record: Upload, run: RecordRun) -> None:
+    async def handle(record, run):
         nonlocal together
         names.add(threading.current_thread().name)
         together += 1
@@ -54,21 +50,21 @@ def test_handlers_run_at_once_on_the_event_loop(register, make_worker):
 
 
 def test_hooks_run_on_other_threads_and_in_their_order(processors, make_worker):
-    steps: list[tuple[str, bool]] = []
+    steps = []
 
-    def step(name: str) -> None:
+    def step(name):
         steps.append((name, threading.current_thread().name == LOOP))
 
     @processors.records(Upload)
     class Convert(RecordProcessor[Upload]):
-        def pre_handle(self, record: Upload) -> None:
+        def pre_handle(self, record):
             Repository.objects.create(name="pre")
             step("pre")
 
-        async def handle(self, record: Upload, run: RecordRun) -> None:
+        async def handle(self, record, run):
             step("handle")
 
-        def post_handle(self, record: Upload) -> None:
+        def post_handle(self, record):
             step(f"post {Upload.objects.get().state}")
 
     Upload.objects.create()
@@ -78,7 +74,7 @@ def test_hooks_run_on_other_threads_and_in_their_order(processors, make_worker):
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_writes_commit_with_the_state(register, make_worker, fails):
-    async def handle(record: Upload, run: RecordRun) -> None:
+    async def handle(record, run):
         made = await run.acomplete(lambda: Repository.objects.create(name="written"))
         assert made.name == "written"
         if fails:
@@ -92,9 +88,9 @@ def test_writes_commit_with_the_state(register, make_worker, fails):
 
 
 def test_logs_are_stored_without_blocking_the_loop(register, make_worker):
-    errors: list[type[BaseException]] = []
+    errors = []
 
-    async def handle(record: Upload, run: RecordRun) -> None:
+    async def handle(record, run):
         entry = await run.aadd_log("convert", ["convert", "a.tif"])
         await entry.aupdate(out="done", exit_code=0)
         for blocking in (lambda: run.add_log("convert", ""), entry.update, lambda: run.complete().__enter__()):
@@ -114,7 +110,7 @@ def test_logs_are_stored_without_blocking_the_loop(register, make_worker):
 
 
 def test_the_async_methods_are_refused_in_plain_handlers(register, make_worker):
-    def handle(record: Upload, run: RecordRun) -> None:
+    def handle(record, run):
         run.aadd_log("convert", "").send(None)
 
     register(handle)
@@ -127,7 +123,7 @@ def test_the_async_methods_are_refused_in_plain_handlers(register, make_worker):
 def test_a_canceled_record_cancels_its_task(register, start_worker):
     started, reasons = threading.Event(), []
 
-    async def handle(record: Upload, run: RecordRun) -> None:
+    async def handle(record, run):
         started.set()
         try:
             await asyncio.sleep(60)
@@ -151,7 +147,7 @@ def test_a_handler_that_runs_too_long_errors(register, start_worker):
     assert (upload.failure_message or "").startswith("The handler exceeded max_runtime (0.05 s).")
 
 
-async def sleep_long(record: Upload, run: RecordRun) -> None:
+async def sleep_long(record, run):
     await asyncio.sleep(60)
 
 
@@ -159,7 +155,7 @@ def test_a_handler_that_ignores_its_cancellation_loses_its_slot(register, start_
     settings.JOBCHAINS = {"STUCK_SECONDS": 0.1}
     released = threading.Event()
 
-    async def handle(record: Upload, run: RecordRun) -> None:
+    async def handle(record, run):
         while not released.is_set():
             try:
                 await asyncio.sleep(0.01)
@@ -177,7 +173,7 @@ def test_a_handler_that_ignores_its_cancellation_loses_its_slot(register, start_
 def test_a_stopping_worker_hands_the_record_back(register, start_worker):
     started = threading.Event()
 
-    async def handle(record: Upload, run: RecordRun) -> None:
+    async def handle(record, run):
         started.set()
         await asyncio.sleep(60)
 
@@ -196,7 +192,7 @@ def test_a_locked_row_is_waited_for_without_a_thread(register, start_worker, set
     settings.JOBCHAINS = {"ASYNC_THREADS": 1}
     is_locked = threading.Event()
 
-    async def handle(record: Upload, run: RecordRun) -> None:
+    async def handle(record, run):
         while not is_locked.is_set():  # noqa: ASYNC110 - another thread sets it
             await asyncio.sleep(0.01)
         await run.acomplete(lambda: None)
@@ -214,7 +210,7 @@ def test_a_locked_row_is_waited_for_without_a_thread(register, start_worker, set
 
 
 def test_the_testing_kit_runs_async_handlers(register):
-    async def handle(record: Upload, run: RecordRun) -> None:
+    async def handle(record, run):
         await run.acomplete(lambda: Repository.objects.create(name="written"))
 
     register(handle)

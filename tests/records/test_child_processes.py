@@ -26,17 +26,17 @@ def types():
     return "records.*"
 
 
-def ended(export: Export, state: str) -> Export:
+def ended(export, state):
     until(lambda: Export.objects.filter(pk=export.pk, state=state).exists(), 60, lambda: facts(export))
     export.refresh_from_db()
     return export
 
 
-def facts(export: Export) -> object:
+def facts(export):
     return vars(Export.objects.get(pk=export.pk)), steps(export)
 
 
-def steps(export: Export) -> dict[str, int]:
+def steps(export):
     """Return the id of the process that made each step."""
     labels = Effect.objects.filter(job_id=export.pk).values_list("label", flat=True)
     return {name: int(pid) for name, pid in (label.rsplit(" ", 1) for label in labels)}

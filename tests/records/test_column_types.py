@@ -1,13 +1,11 @@
 """Columns of other types and widths are reported, by the checks and by workers, instead of records that never run."""
 
-from typing import Any
-
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connection, models
 from django.test.utils import isolate_apps
 
-from django_jobchains.records import JobRecord, RecordRun
+from django_jobchains.records import JobRecord
 from django_jobchains.records.checks import check_record_tables, check_records
 from tests.records.models import LETTER_COLUMNS, Letter, Upload
 from tests.support.waiting import until
@@ -35,7 +33,7 @@ class States(models.TextChoices):
     CANCELLED = "cancelled"
 
 
-def nothing(record: Any, run: RecordRun) -> None:
+def nothing(record, run):
     """A handler."""
 
 
@@ -175,16 +173,15 @@ def imports(transactional_db):
 def run(processors, start_worker):
     """Let a worker handle the only record of a model, and return its row."""
 
-    def run(model: Any, **options: Any) -> dict[str, Any]:
+    def run(model, **options):
         start_worker(**options).check_database()
         until(lambda: model.objects.filter(state="completed").exists())
-        row: dict[str, Any] = model.objects.values().get()
-        return row
+        return model.objects.values().get()
 
     return run
 
 
-def handle(record: Any, run: RecordRun) -> None:
+def handle(record, run):
     entry = run.add_log("convert", ["convert"])
     entry.update(out="done", exit_code=0)
     record.save()

@@ -1,9 +1,7 @@
 """Above READ COMMITTED, a conflict in the statements that lock or complete a record costs no attempt."""
 
-from collections.abc import Callable
 from contextlib import suppress
 from threading import Event, Thread
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -11,7 +9,6 @@ from django.db import OperationalError, connection, transaction
 from django.db.backends.signals import connection_created
 
 from django_jobchains.attempts import record_attempt
-from django_jobchains.records import RecordRun
 from tests.batches.test_locked_rows import is_a_session_waiting
 from tests.records.models import Upload
 from tests.shop.models import Effect
@@ -19,8 +16,6 @@ from tests.support.attempts import on_own_connection
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
-
-Register = Callable[..., Any]
 
 
 @pytest.fixture
@@ -32,7 +27,7 @@ def level():
 def _isolated(level):
     """Let new connections, such as those of a worker, use the isolation level of the test."""
 
-    def set_level(connection: Any, **kwargs: Any) -> None:
+    def set_level(connection, **kwargs):
         with connection.cursor() as cursor:
             cursor.execute(f"SET default_transaction_isolation TO '{level}'")
 
@@ -41,28 +36,28 @@ def _isolated(level):
     connection_created.disconnect(set_level)
 
 
-def conflict() -> None:
+def conflict():
     """Read the upload that the handler's transaction is about to complete, and write what the handler has read."""
     with transaction.atomic():
         Upload.objects.get()
         Effect.objects.create(job_id=uuid4(), label="conflicts")
 
 
-def stored() -> tuple[str, int, int, int]:
+def stored():
     upload = Upload.objects.get()
     return upload.state, upload.num_failures, upload.num_resets, upload.lease_number
 
 
-def complete(record: Upload, run: RecordRun) -> None:
+def complete(record, run):
     with run.complete():
         write(record, run)
 
 
-async def acomplete(record: Upload, run: RecordRun) -> None:
+async def acomplete(record, run):
     await run.acomplete(lambda: write(record, run))
 
 
-def write(record: Upload, run: RecordRun) -> None:
+def write(record, run):
     Effect.objects.create(job_id=uuid4(), label=f"written after {Effect.objects.count()}")
     if record.lease_number <= 3:
         on_own_connection(conflict)
@@ -92,19 +87,19 @@ def test_a_conflict_while_locking_costs_no_attempt(register, start_worker):
     """The lock conflicts with a transaction that writes the row, and its retry with another one."""
     is_written, is_done = Event(), Event()
 
-    def handle(record: Upload, run: RecordRun) -> None:
+    def handle(record, run):
         if record.lease_number == 1:
             Thread(target=on_own_connection, args=[write_while_awaited]).start()
             assert is_written.wait(10)
         with run.complete():
             is_done.set()
 
-    def is_awaited() -> bool:
+    def is_awaited():
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_stat_clear_snapshot()")
         return is_a_session_waiting() or is_done.is_set()
 
-    def write_while_awaited() -> None:
+    def write_while_awaited():
         for _ in range(2):
             # If the retry is faster than the second transaction, it is this one that conflicts.
             with suppress(OperationalError), transaction.atomic():
@@ -120,7 +115,7 @@ def test_a_conflict_while_locking_costs_no_attempt(register, start_worker):
 
 
 def test_a_conflict_in_the_handlers_own_statement_is_an_error(register, start_worker):
-    def handle(record: Upload, run: RecordRun) -> None:
+    def handle(record, run):
         with run.complete():
             Effect.objects.count()
             on_own_connection(lambda: Effect.objects.update(label="changed"))

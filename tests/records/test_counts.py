@@ -1,10 +1,8 @@
 """Counts and waits of records, and running them in a test."""
 
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from datetime import timezone as datetime_timezone
 from functools import partial
-from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -14,18 +12,17 @@ from django.utils import timezone
 
 from django_jobchains import records, testing
 from django_jobchains.monitoring import record_overview
-from django_jobchains.processors import Processors, RescheduleJob
-from django_jobchains.records import RecordProcessor, RecordRun, Requeue
+from django_jobchains.processors import RescheduleJob
+from django_jobchains.records import RecordProcessor, Requeue
 from tests.records.models import LETTER_COLUMNS, Letter, Repository, Upload
 from tests.support.notifiers import notifier, sent
 
 pytestmark = pytest.mark.django_db
 
-Register = Callable[..., Any]
 HOUR = timedelta(hours=1)
 
 
-def make(state: str, **values: Any) -> Upload:
+def make(state, **values):
     return Upload.objects.create(state=state, **values)
 
 
@@ -51,7 +48,7 @@ def test_the_longest_wait_is_that_of_a_record_that_could_run(register):
     register(retry_after=600)
     now = timezone.now()
 
-    def hours(**values: Any) -> float:
+    def hours(**values):
         Upload.objects.all().delete()
         for state, times in values.items():
             make(state, **times)
@@ -99,7 +96,7 @@ def test_operations_have_async_twins(register):
     async_to_sync(use_async_twins)()
 
 
-async def use_async_twins() -> None:
+async def use_async_twins():
     upload = await Upload.objects.acreate(state="errored")
     assert await records.queryset(Upload).aexists_in(["errored"])
     assert await records.arequeue(Upload.objects.filter(pk=upload.pk), after=timezone.now() - HOUR) == 1
@@ -129,7 +126,7 @@ def test_after_is_a_time(register, after):
     ],
 )
 def test_a_time_that_cannot_be_stored_is_refused(register, after, problem):
-    def handle(record: Upload, run: RecordRun) -> None:
+    def handle(record, run):
         for requeue in (run.requeue, partial(records.requeue, record), Requeue):
             with pytest.raises(ValueError, match=problem):
                 requeue(after=after)
@@ -159,7 +156,7 @@ def test_workers_are_notified_only_after_a_commit(register):
 
 
 def test_due_records_run_in_a_test(register):
-    def handle(record: Upload, run: RecordRun) -> None:
+    def handle(record, run):
         if record.size == 2:
             raise ValueError("no")
         with run.complete():
@@ -175,7 +172,7 @@ def test_due_records_run_in_a_test(register):
 
 
 def test_the_test_stays_usable_after_a_database_error(register):
-    def handle(record: Upload, run: RecordRun) -> None:
+    def handle(record, run):
         with connection.cursor() as cursor:
             cursor.execute("SELECT broken FROM nowhere")
 
@@ -187,7 +184,7 @@ def test_the_test_stays_usable_after_a_database_error(register):
 
 
 def test_errors_of_records_can_be_raised(register):
-    def handle(record: Upload, run: RecordRun) -> None:
+    def handle(record, run):
         raise KeyError("no")
 
     register(handle)
@@ -197,9 +194,9 @@ def test_errors_of_records_can_be_raised(register):
 
 
 def test_retries_follow_the_clock_of_the_test(register):
-    attempts: list[int] = []
+    attempts = []
 
-    def handle(record: Upload, run: RecordRun) -> None:
+    def handle(record, run):
         attempts.append(run.attempt)
         if run.attempt == 1:
             raise ValueError("no")
@@ -215,17 +212,17 @@ def test_retries_follow_the_clock_of_the_test(register):
 
 
 def test_jobs_and_records_run_up_to_the_limit(processors):
-    seen: list[str] = []
+    seen = []
 
     @processors.records(Upload)
     class Hooked(RecordProcessor[Upload]):
-        def handle(self, record: Upload, run: RecordRun) -> None:
+        def handle(self, record, run):
             seen.append("handle")
 
-        def post_handle(self, record: Upload) -> None:
+        def post_handle(self, record):
             seen.append(Upload.objects.get(pk=record.pk).state)
 
-    note: Any = processors.register("shop.note")(lambda job: None)
+    note = processors.register("shop.note")(lambda job: None)
     for _ in range(2):
         make("queued")
     with transaction.atomic():
@@ -236,14 +233,14 @@ def test_jobs_and_records_run_up_to_the_limit(processors):
 
 
 def test_a_constraint_of_the_model_is_the_attempts_error(register):
-    nothing: Any = None
+    nothing = None
     register(lambda record, run: Repository.objects.create(name=nothing), max_attempts=1)
     make("queued")
     [outcome] = testing.run_due_jobs()
     assert (outcome.ending, IntegrityError.__name__ in outcome.error) == ("failed", True)
 
 
-def register_by_size(processors: Processors) -> None:
+def register_by_size(processors):
     """Register uploads twice: small ones, and those of a repository with a high priority."""
     small = Upload.objects.filter(size__lt=10).select_related("repository").order_by("size")
     urgent = Upload.objects.filter(size__gte=10, repository__priority__gt=0).defer("execution_logs")

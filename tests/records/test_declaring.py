@@ -1,10 +1,8 @@
 """Registering record workers, the system checks about them, and the migrations of their models."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from functools import partial
-from typing import Any
 
 import pytest
 from django.core.management import call_command
@@ -20,7 +18,6 @@ from django_jobchains.processors import Processors
 from django_jobchains.records import (
     JobRecord,
     RecordProcessor,
-    RecordRun,
     RecordTypeNotFound,
     queryset,
     retryable_http_status,
@@ -31,11 +28,11 @@ from tests.records.models import LETTER_COLUMNS, Export, Letter, Upload
 pytestmark = pytest.mark.django_db
 
 
-def nothing(record: Any, run: RecordRun) -> None:
+def nothing(record, run):
     """A handler."""
 
 
-def ids_of_problems(processors: Processors) -> list[str | None]:
+def ids_of_problems(processors):
     return [problem.id for problem in check_records()]
 
 
@@ -77,7 +74,7 @@ def test_an_invalid_option_is_refused_at_registration(processors, options, probl
 
 
 def test_unknown_options_are_refused(processors):
-    options: Any = {"lease": 5}
+    options = {"lease": 5}
     with pytest.raises(TypeError, match=r"records\(\) does not take the argument lease"):
         processors.records(Upload, **options)(nothing)
 
@@ -87,23 +84,23 @@ class WithoutHandle(RecordProcessor[Upload]):
 
 
 class WithArguments(RecordProcessor[Upload]):
-    def __init__(self, size: int) -> None: ...
+    def __init__(self, size): ...
 
-    def handle(self, record: Upload, run: RecordRun) -> None: ...
+    def handle(self, record, run): ...
 
 
 class WithAsyncHook(RecordProcessor[Upload]):
-    async def handle(self, record: Upload, run: RecordRun) -> None: ...
+    async def handle(self, record, run): ...
 
-    async def pre_handle(self, record: Upload) -> None: ...  # type: ignore[override]
+    async def pre_handle(self, record): ...
 
 
-async def with_yield(record: Upload, run: RecordRun) -> AsyncIterator[None]:
+async def with_yield(record, run):
     yield
 
 
 class WithOneArgument(RecordProcessor[Upload]):
-    def handle(self, record: Upload) -> None: ...  # type: ignore[override]
+    def handle(self, record): ...
 
 
 @pytest.mark.parametrize(
@@ -131,42 +128,42 @@ def test_an_invalid_handler_is_refused_at_registration(processors, handler, prob
 class Labelled(RecordProcessor[Upload]):
     """Has an argument, a hook, and a handler that can be called like a function."""
 
-    def __init__(self, label: str) -> None:
+    def __init__(self, label):
         self.label = label
 
-    def pre_handle(self, record: Upload) -> None:
+    def pre_handle(self, record):
         self.label += "!"
 
-    def handle(self, record: Upload, run: RecordRun) -> None:
+    def handle(self, record, run):
         handled(record, run, self.label)
 
 
 class AsyncLabelled(Labelled):
-    async def handle(self, record: Upload, run: RecordRun) -> None:  # type: ignore[override]
+    async def handle(self, record, run):
         await ahandled(record, run, self.label)
 
 
 class Called:
-    def __init__(self, label: str) -> None:
+    def __init__(self, label):
         self.label = label
 
-    def __call__(self, record: Upload, run: RecordRun) -> None:
+    def __call__(self, record, run):
         handled(record, run, self.label)
 
 
 class AsyncCalled(Called):
-    async def __call__(self, record: Upload, run: RecordRun) -> None:  # type: ignore[override]
+    async def __call__(self, record, run):
         await ahandled(record, run, self.label)
 
 
-labels: list[str] = []
+labels = []
 
 
-def handled(record: Upload, run: RecordRun, label: str) -> None:
+def handled(record, run, label):
     labels.append(f"{run.attempt} {label}")
 
 
-async def ahandled(record: Upload, run: RecordRun, label: str) -> None:
+async def ahandled(record, run, label):
     await asyncio.sleep(0)
     handled(record, run, f"async {label}")
 
@@ -323,7 +320,7 @@ def test_migrations_contain_plain_indexes_whose_names_are_short():
         class Meta(JobRecord.Meta):
             app_label = "records"
 
-    def project(*, as_written: bool) -> ProjectState:
+    def project(*, as_written):
         """Return the state of the model, or with ``as_written`` the state after a migration file with its indexes."""
         state = ModelState.from_model(AModelWithANameThatIsTooLongForIndexNames)
         if as_written:
@@ -337,7 +334,7 @@ def test_migrations_contain_plain_indexes_whose_names_are_short():
     assert len(set(names)) == 5
     assert max(map(len, names)) <= 30
     assert {index.deconstruct()[0] for index in state.options["indexes"]} == {"django.db.models.Index"}
-    autodetector: Any = MigrationAutodetector(project(as_written=True), project(as_written=False))
+    autodetector = MigrationAutodetector(project(as_written=True), project(as_written=False))
     assert autodetector._detect_changes() == {}
 
 

@@ -1,9 +1,7 @@
 """A worker stops while another transaction locks the row of a record that has ended: no handler is called twice."""
 
 import threading
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 from django.db import OperationalError, transaction
@@ -11,22 +9,20 @@ from django.utils import timezone
 
 from django_jobchains import records
 from django_jobchains.models import DeferredWrite
-from django_jobchains.records import NonRetryable, RecordRun
+from django_jobchains.records import NonRetryable
 from django_jobchains.store import RecordEnd, get_store
 from django_jobchains.store.records import Records
-from django_jobchains.worker import Worker
 from django_jobchains.worker.end_writer import EndWriter
 from django_jobchains.worker.reaper import RecordResetter
 from tests.records.models import LETTER_COLUMNS, Export, Letter, Upload
 from tests.records.test_unwritable_ends import refusing
 from tests.store.test_retries import DriverError
-from tests.support.connections import Actor, end_all, holding
+from tests.support.connections import end_all, holding
 from tests.support.waiting import until
 from tests.support.workers import context_for
 
 pytestmark = [pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
 
-Register = Callable[..., Any]
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
 
 
@@ -40,12 +36,12 @@ def _often(settings):
 class Ending:
     """A handler that waits for the test, and then ends in one of several ways."""
 
-    def __init__(self, way: str) -> None:
+    def __init__(self, way):
         self.way = way
         self.calls = 0
         self.started, self.gate = threading.Event(), threading.Event()
 
-    def __call__(self, record: Any, run: RecordRun) -> None:
+    def __call__(self, record, run):
         self.calls += 1
         self.started.set()
         self.gate.wait(60)
@@ -55,12 +51,12 @@ class Ending:
             run.requeue(after=LATER)
 
 
-def lock(model: Any) -> Actor:
+def lock(model):
     """Lock the rows of a model in another transaction, until ``result()`` is called."""
     return holding(lambda store: list(model.objects.select_for_update(no_key=True)))
 
 
-def stop_while_locked(worker: Worker, handler: Ending, model: Any) -> Actor:
+def stop_while_locked(worker, handler, model):
     """Stop a worker that cannot write the end of an attempt. Return what holds the lock."""
     assert handler.started.wait(30)
     locker = lock(model)
@@ -106,10 +102,10 @@ def test_the_keys_and_columns_may_have_any_name_and_type(processors, start_worke
 
 def test_a_handler_that_holds_its_row_is_handed_back_later(register, start_worker):
     """Its transaction ends with its process, after the worker has stopped."""
-    calls: list[int] = []
+    calls = []
     completing, gate = threading.Event(), threading.Event()
 
-    def handle(record: Upload, run: RecordRun) -> None:
+    def handle(record, run):
         calls.append(run.attempt)
         if record.lease_number == 1:
             with run.complete(), transaction.atomic():
@@ -148,7 +144,7 @@ def test_a_refused_end_does_not_affect_the_others(register, start_worker, monkey
     assert (Upload.objects.get(size=13).num_failures, DeferredWrite.objects.count()) == (1, 0)
 
 
-def states() -> dict[int, str]:
+def states():
     """Return the states of uploads by their sizes."""
     return dict(Upload.objects.values_list("size", "state"))
 
@@ -156,7 +152,7 @@ def states() -> dict[int, str]:
 def test_a_record_whose_end_is_stored_is_not_reset(processors, register, monkeypatch):
     """Its end cannot be written yet, although the row is not locked."""
 
-    def conflict(*args: Any, **options: Any) -> Any:
+    def conflict(*args, **options):
         raise OperationalError("conflict") from DriverError("55P03")
 
     register(stalled_after=1, heartbeat_every=0.1)

@@ -1,8 +1,6 @@
 """The health of a worker whose statements about records fail: those of one model, or those of a whole thread."""
 
-from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 from django.db import OperationalError, connection
@@ -15,7 +13,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @contextmanager
-def missing(table: str) -> Iterator[None]:
+def missing(table):
     """Give a table another name, as if its migration had not been run."""
     with connection.cursor() as cursor:
         cursor.execute(f"ALTER TABLE {table} RENAME TO {table}_away")
@@ -67,7 +65,7 @@ def test_a_session_that_the_server_ends_is_logged_without_a_traceback(processors
     ],
 )
 def test_a_worker_is_not_ready_while_a_thread_of_records_fails(processors, make_worker, monkeypatch, thread, call_of):
-    def fail(*args: Any) -> None:
+    def fail(*args):
         raise OperationalError("the connection is lost")
 
     processors.records(Upload)(lambda record, run: None)

@@ -6,8 +6,6 @@ import time
 import pytest
 from django.test.utils import CaptureQueriesContext
 
-from django_jobchains.handlers.abort_signal import AbortSignal
-from django_jobchains.records.declarations import RecordType
 from django_jobchains.store import DequeueRequest, get_store
 from django_jobchains.worker.held_leases import HeldRecords
 from tests.records.models import Export, Upload
@@ -15,7 +13,7 @@ from tests.records.models import Export, Upload
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def beating(kinds: list[RecordType], count: int) -> list[str]:
+def beating(kinds, count):
     """Dequeue this number of records of each model, and return the statements of their heartbeats."""
     store = get_store()
     held = [HeldRecords(kind, store) for kind in kinds]
@@ -46,7 +44,7 @@ def test_requests_to_cancel_are_looked_for_with_one_query_for_each_model(process
         processors.records(model, cancel_every=cancel_every, heartbeat_every=3600, stalled_after=36_000)(
             lambda record, run: None
         )
-    signals: list[AbortSignal] = []
+    signals = []
     for kind in processors.record_types.values():
         kind.model._base_manager.bulk_create([kind.model(state="processing", lease_number=1) for _ in range(count)])
         keys = [(pk, 1) for pk in kind.model._base_manager.values_list("pk", flat=True)]

@@ -1,13 +1,12 @@
 """The hooks of record processors: when they are called, and what their results, errors and open transactions do."""
 
 import threading
-from typing import Any
 
 import pytest
 from django.db import transaction
 from django.db.models import Q
 
-from django_jobchains.records import RecordProcessor, RecordRun
+from django_jobchains.records import RecordProcessor
 from tests.records.models import Repository, Upload
 from tests.support.waiting import until
 
@@ -15,25 +14,25 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 class Recording(RecordProcessor[Upload]):
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-        self.before: Q | bool | Any = True
+    def __init__(self):
+        self.calls = []
+        self.before = True
 
-    def pre_dequeue(self) -> Q | bool:
+    def pre_dequeue(self):
         self.calls.append("pre_dequeue")
         return self.before
 
-    def pre_handle(self, record: Upload) -> None:
+    def pre_handle(self, record):
         self.calls.append(f"pre_handle {record.size}")
         if record.size == 13:
             raise ValueError("unlucky")
 
-    def handle(self, record: Upload, run: RecordRun) -> None:
+    def handle(self, record, run):
         self.calls.append(f"handle {record.size}")
         if record.size == 5:
             raise ValueError("no")
 
-    def post_handle(self, record: Upload) -> None:
+    def post_handle(self, record):
         self.calls.append(f"post_handle {record.size} {Upload.objects.get(pk=record.pk).state}")
         raise KeyError("only logged")
 
@@ -41,8 +40,7 @@ class Recording(RecordProcessor[Upload]):
 @pytest.fixture
 def recording(processors):
     processors.records(Upload)(Recording)
-    processor: Any = processors.record_types["records.upload"].processor
-    return processor  # type: ignore[no-any-return]
+    return processors.record_types["records.upload"].processor
 
 
 @pytest.mark.parametrize(("size", "state"), [(1, "completed"), (5, "errored")])
@@ -84,25 +82,25 @@ def test_pre_dequeue_decides_what_is_dequeued(recording, make_worker, before, ha
 
 
 def test_a_budget_is_lowered_before_the_next_record_is_dequeued(processors, make_worker):
-    most: list[int] = []
+    most = []
 
     @processors.records(Upload)
     class WithinBudget(RecordProcessor[Upload]):
-        def __init__(self) -> None:
+        def __init__(self):
             self.headroom, self.lock = 10, threading.Lock()
 
-        def pre_dequeue(self) -> Q | bool:
+        def pre_dequeue(self):
             return Q(size__lte=self.headroom) if self.headroom else False
 
-        def pre_handle(self, record: Upload) -> None:
+        def pre_handle(self, record):
             with self.lock:
                 self.headroom -= record.size
                 most.append(self.headroom)
 
-        def handle(self, record: Upload, run: RecordRun) -> None:
+        def handle(self, record, run):
             run.signal.wait(0.01)
 
-        def post_handle(self, record: Upload) -> None:
+        def post_handle(self, record):
             with self.lock:
                 self.headroom += record.size
 
@@ -117,26 +115,26 @@ def test_a_budget_is_lowered_before_the_next_record_is_dequeued(processors, make
 class Careless(RecordProcessor[Upload]):
     """Every method writes its name. The first call of the hook ``careless_in`` leaves its transaction open."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.careless_in = ""
 
-    def _call(self, name: str) -> None:
+    def _call(self, name):
         if name == self.careless_in:
             self.careless_in, name = "", "lost"
             transaction.atomic().__enter__()
         Repository.objects.create(name=name)
 
-    def pre_dequeue(self) -> bool:
+    def pre_dequeue(self):
         self._call("pre_dequeue")
         return True
 
-    def pre_handle(self, record: Upload) -> None:
+    def pre_handle(self, record):
         self._call("pre_handle")
 
-    def handle(self, record: Upload, run: RecordRun) -> None:
+    def handle(self, record, run):
         self._call("handle")
 
-    def post_handle(self, record: Upload) -> None:
+    def post_handle(self, record):
         self._call("post_handle")
 
 
@@ -152,7 +150,7 @@ def test_a_transaction_that_a_hook_leaves_open_is_reported_and_rolled_back(
     processors, start_worker, caplog, hook, message, first
 ):
     processors.records(Upload, poll_every=0.05)(Careless)
-    processor: Any = processors.record_types["records.upload"].processor
+    processor = processors.record_types["records.upload"].processor
     processor.careless_in = hook
     for _ in range(2):
         Upload.objects.create()

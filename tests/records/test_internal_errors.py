@@ -1,9 +1,7 @@
 """Errors outside of handlers: every dequeued record still ends, or is released and reset."""
 
 import threading
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 import pytest
 from django.db import OperationalError, ProgrammingError, connection
@@ -12,9 +10,8 @@ from django.db.models.signals import post_init
 
 from django_jobchains.attempts.record_attempt import RecordAttempt, RecordEnvironment
 from django_jobchains.handlers.abort_signal import AbortSignal
-from django_jobchains.records import RecordProcessor, RecordRun
+from django_jobchains.records import RecordProcessor
 from django_jobchains.store import get_store
-from django_jobchains.store.record_tables import RecordTable
 from django_jobchains.telemetry.events import AttemptAbandoned
 from django_jobchains.worker import records as worker_records
 from django_jobchains.worker.held_leases import HeldRecords
@@ -27,18 +24,17 @@ from tests.support.waiting import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Register = Callable[..., Any]
 UNLUCKY = 13
 
 
-def states() -> dict[int, str]:
+def states():
     """Return the states of uploads by their sizes."""
     return dict(Upload.objects.values_list("size", "state"))
 
 
 @contextmanager
-def when_loaded(function: Callable[[Upload], object]) -> Iterator[None]:
-    def receive(instance: Upload, **kwargs: Any) -> None:
+def when_loaded(function):
+    def receive(instance, **kwargs):
         if instance.state == "processing":
             function(instance)
 
@@ -49,11 +45,11 @@ def when_loaded(function: Callable[[Upload], object]) -> Iterator[None]:
         post_init.disconnect(receive, sender=Upload)
 
 
-def fail_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, error: BaseException) -> None:
+def fail_once(monkeypatch, owner, name, error):
     """Make the next call of a method fail."""
     method, errors = getattr(owner, name), [error]
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args, **kwargs):
         if errors:
             raise errors.pop()
         return method(*args, **kwargs)
@@ -66,7 +62,7 @@ def fail_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, error: Bas
 
 @pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3)])
 def test_a_record_that_cannot_be_loaded_errors_alone(register, start_worker, error):
-    def load(record: Upload) -> None:
+    def load(record):
         if record.size == UNLUCKY:
             raise error
 
@@ -79,9 +75,9 @@ def test_a_record_that_cannot_be_loaded_errors_alone(register, start_worker, err
 
 
 def test_a_record_whose_counts_cannot_be_read_errors_alone(register, start_worker):
-    def load(record: Upload) -> None:
+    def load(record):
         if record.size == UNLUCKY:
-            record.num_failures = None  # type: ignore[assignment]
+            record.num_failures = None
 
     register(slots=4)
     Upload.objects.bulk_create([Upload(size=size) for size in (1, UNLUCKY, 3)])
@@ -104,9 +100,9 @@ def test_records_are_handed_back_if_the_connection_is_lost_while_they_are_loaded
     register, start_worker, monkeypatch, loads_counts
 ):
     """The first error makes the worker load them one by one."""
-    errors: list[BaseException | None] = [OperationalError("the connection is lost"), None, ValueError("no")]
+    errors = [OperationalError("the connection is lost"), None, ValueError("no")]
 
-    def load(record: Upload) -> None:
+    def load(record):
         if errors and (error := errors.pop()):
             raise error
 
@@ -124,7 +120,7 @@ def test_records_are_handed_back_if_the_connection_is_lost_while_they_are_loaded
 
 
 @contextmanager
-def renamed_column() -> Iterator[None]:
+def renamed_column():
     """Let a column be missing of a table that the queryset of uploads reads, as before a migration."""
     execute("ALTER TABLE records_repository RENAME COLUMN priority TO later")
     try:
@@ -133,13 +129,13 @@ def renamed_column() -> Iterator[None]:
         execute("ALTER TABLE records_repository RENAME COLUMN later TO priority")
 
 
-def execute(statement: str) -> None:
+def execute(statement):
     with connection.cursor() as cursor:
         cursor.execute(statement)
 
 
 def test_a_missing_column_costs_the_backlog_no_attempt(register, start_worker, caplog):
-    handled: list[int] = []
+    handled = []
     register(lambda record, run: handled.append(record.pk), queryset=Upload.objects.select_related("repository"))
     Upload.objects.bulk_create([Upload() for _ in range(30)])
     with renamed_column():
@@ -164,7 +160,7 @@ def test_a_statement_that_fails_to_load_records_costs_them_no_attempt(
     error.__cause__ = DriverError(sqlstate)
     errors = [error, error] if loads_counts else []
 
-    def load(record: Upload) -> None:
+    def load(record):
         if errors:
             raise errors.pop()
 
@@ -189,7 +185,7 @@ def test_a_value_that_cannot_be_computed_errors_its_record_alone(register, start
 
 
 def test_records_that_leave_the_queryset_before_they_are_loaded_are_queued_again(register, start_worker, monkeypatch):
-    def load(source: RecordSource, keys: Any) -> Any:
+    def load(source, keys):
         Upload.objects.filter(size=UNLUCKY).update(result="archive")
         return records_of(source, keys)
 
@@ -223,10 +219,10 @@ def test_a_child_process_hands_a_record_back_that_it_cannot_load(processors, reg
 def test_pre_dequeue_is_called_again_after_an_error_of_its_thread(processors, start_worker, monkeypatch):
     @processors.records(Upload, poll_every=0.05)
     class Convert(RecordProcessor[Upload]):
-        def pre_dequeue(self) -> bool:
+        def pre_dequeue(self):
             return True
 
-        def handle(self, record: Upload, run: RecordRun) -> None: ...
+        def handle(self, record, run): ...
 
     fail_once(monkeypatch, worker_records, "condition_of", RuntimeError("a bug"))
     Upload.objects.create()
@@ -247,10 +243,10 @@ def test_a_record_is_reset_after_an_error_of_its_slot(
 
     @processors.records(Upload, stalled_after=2, heartbeat_every=0.1, poll_every=0.05)
     class Convert(RecordProcessor[Upload]):
-        def pre_dequeue(self) -> bool:
+        def pre_dequeue(self):
             return True
 
-        def handle(self, record: Upload, run: RecordRun) -> None: ...
+        def handle(self, record, run): ...
 
     fail_once(monkeypatch, owner, step, RuntimeError("a bug"))
     Upload.objects.create()
@@ -263,7 +259,7 @@ def test_a_record_is_reset_after_an_error_of_its_slot(
 def test_a_record_is_reset_after_an_error_of_its_task(register, start_worker, monkeypatch, settings, events, step):
     settings.JOBCHAINS = {"REAP_SECONDS": 0.05, "BACKOFF_INITIAL_SECONDS": 0.05, "BACKOFF_JITTER": 0}
 
-    async def handle(record: Upload, run: RecordRun) -> None: ...
+    async def handle(record, run): ...
 
     register(handle, stalled_after=2, heartbeat_every=0.1, poll_every=0.05)
     fail_once(monkeypatch, RecordAttempt, step, RuntimeError("a bug"))
@@ -276,9 +272,9 @@ def test_a_record_is_reset_after_an_error_of_its_task(register, start_worker, mo
 def test_an_error_after_the_end_changes_nothing(processors, start_worker, monkeypatch, events):
     @processors.records(Upload, poll_every=0.05)
     class Convert(RecordProcessor[Upload]):
-        def handle(self, record: Upload, run: RecordRun) -> None: ...
+        def handle(self, record, run): ...
 
-        def post_handle(self, record: Upload) -> None: ...
+        def post_handle(self, record): ...
 
     fail_once(monkeypatch, RecordAttempt, "call_post_handle", RuntimeError("a bug"))
     Upload.objects.bulk_create([Upload(), Upload()])
@@ -294,14 +290,14 @@ def test_an_error_after_the_end_changes_nothing(processors, start_worker, monkey
 def test_records_of_a_model_are_handed_back_although_those_of_another_cannot_be(
     processors, start_worker, monkeypatch, refused
 ):
-    def both_states() -> list[str]:
+    def both_states():
         """Return the states of the refused model and of the other one."""
         both = [Upload.objects.get().state, Letter.objects.get().status]
         return both if refused is Upload else both[::-1]
 
     started = threading.Barrier(3)
 
-    def handle(record: Any, run: RecordRun) -> None:
+    def handle(record, run):
         started.wait(30)
         run.signal.wait(60)
         run.signal.raise_if_aborted()
@@ -314,7 +310,7 @@ def test_records_of_a_model_are_handed_back_although_those_of_another_cannot_be(
     started.wait(30)
     end = worker.store.records.end
 
-    def fail_for_one(table: RecordTable, ends: Any, **options: Any) -> Any:
+    def fail_for_one(table, ends, **options):
         if refused._meta.db_table in table.name:
             raise OperationalError("refused")
         return end(table, ends, **options)

@@ -1,20 +1,17 @@
 """Handlers that are interrupted: ``post_handle`` follows, and a handler that ignores it completes its record."""
 
 import threading
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from django_jobchains.records import RecordProcessor, RecordRun
-from django_jobchains.worker import Worker
+from django_jobchains.records import RecordProcessor
 from tests.records.models import Upload
 from tests.support.waiting import until
 from tests.support.workers import time_out
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-INTERRUPTIONS: dict[str, Callable[[Worker], object]] = {
+INTERRUPTIONS = {
     "cancelled": lambda worker: Upload.objects.update(cancel=True),
     "not_found": lambda worker: Upload.objects.all().delete(),
     "timed_out": lambda worker: time_out(worker, "run.signal.wait(60)"),
@@ -24,21 +21,21 @@ INTERRUPTIONS: dict[str, Callable[[Worker], object]] = {
 class Interrupted(RecordProcessor[Upload]):
     """Waits for an interruption, and then stops or, unless it ``heeds`` it, returns."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.heeds = True
         self.started = threading.Event()
         #: What ``post_handle`` has seen: the reason of the interruption, and the states of all records.
-        self.seen: list[tuple[str | None, list[str]]] = []
-        self._reason: str | None = None
+        self.seen = []
+        self._reason = None
 
-    def handle(self, record: Upload, run: RecordRun) -> None:
+    def handle(self, record, run):
         self.started.set()
         run.signal.wait(60)
         self._reason = run.signal.reason
         if self.heeds:
             run.signal.raise_if_aborted()
 
-    def post_handle(self, record: Upload) -> None:
+    def post_handle(self, record):
         self.seen.append((self._reason, list(Upload.objects.values_list("state", flat=True))))
 
 
@@ -55,7 +52,7 @@ class Interrupted(RecordProcessor[Upload]):
 )
 def test_post_handle_follows_an_interruption(processors, start_worker, reason, heeds, states):
     processors.records(Upload, heartbeat_every=0.05)(Interrupted)
-    processor: Any = processors.record_types["records.upload"].processor
+    processor = processors.record_types["records.upload"].processor
     processor.heeds = heeds
     Upload.objects.create()
     worker = start_worker()

@@ -11,7 +11,6 @@ import pytest
 from tests.records.models import Upload
 from tests.shop.models import Effect
 from tests.support.waiting import until
-from tests.support.worker_processes import WorkerProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True), pytest.mark.timeout(400)]
 
@@ -21,14 +20,14 @@ WORKERS = 4
 STEP = 175
 
 
-def is_completed(count: int) -> bool:
+def is_completed(count):
     return Upload.objects.filter(state="completed").count() >= count
 
 
 def test_killed_workers_lose_no_record_and_duplicate_no_effect(start_process):
     options = {"REAP_SECONDS": 0.5, "POLL_SECONDS": 1, "BACKOFF_INITIAL_SECONDS": 0.1, "BACKOFF_MAXIMUM_SECONDS": 0.1}
 
-    def start() -> WorkerProcess:
+    def start():
         return start_process("--type", "records.*", "--slots", "4", jobchains=options)
 
     processes = [start() for _ in range(WORKERS)]
@@ -45,6 +44,6 @@ def test_killed_workers_lose_no_record_and_duplicate_no_effect(start_process):
     assert not Upload.objects.filter(num_failures__gt=0).exists()
 
 
-def facts(processes: list[WorkerProcess]) -> object:
+def facts(processes):
     states = Counter(Upload.objects.values_list("state", flat=True))
     return states, [process.output[-1_000:] for process in processes]

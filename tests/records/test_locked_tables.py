@@ -1,9 +1,7 @@
 """While a migration of the project locks the table of one model, workers serve all other models and jobs."""
 
 import threading
-from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from django.db import OperationalError, connection
@@ -14,10 +12,8 @@ from django_jobchains.attempts.record_attempt import RecordEnvironment
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.monitoring import record_overview
 from django_jobchains.processors import RunningJob
-from django_jobchains.records import RecordRun
-from django_jobchains.records.declarations import RecordType
 from django_jobchains.records.queryset import RecordQuerySet
-from django_jobchains.store import DequeueRequest, RecordTable, Store, get_store
+from django_jobchains.store import DequeueRequest, get_store
 from django_jobchains.store.errors import is_lock_timeout
 from django_jobchains.worker.isolated import child_attempt
 from django_jobchains.worker.threads import LOCK_SECONDS
@@ -38,7 +34,7 @@ def _ended():
     end_all()
 
 
-def lock(mode: str, model: Any = Upload) -> Actor:
+def lock(mode, model=Upload):
     """Lock the table of a model in another transaction, until ``result()`` is called."""
     return holding(lambda store: store.db.execute(f"LOCK TABLE {model._meta.db_table} IN {mode} MODE", []))
 
@@ -49,11 +45,11 @@ def kind(processors):
     return processors.record_types["records.upload"]
 
 
-def dequeue(store: Store, kind: RecordType, table: RecordTable) -> Any:
+def dequeue(store, kind, table):
     return store.records.dequeue(table, DequeueRequest(kind.select(store.using), 10, "host", kind.queue))
 
 
-CALLS: dict[str, Callable[[Store, RecordType, RecordTable], Any]] = {
+CALLS = {
     "dequeue": dequeue,
     "beat": lambda store, kind, table: store.records.beat(table, [(1, 1)]),
     "check": lambda store, kind, table: store.records.check(table, [(1, 1)]),
@@ -67,7 +63,7 @@ CALLS: dict[str, Callable[[Store, RecordType, RecordTable], Any]] = {
 def test_the_statements_of_a_workers_threads_wait_only_briefly(kind, name):
     lock("ACCESS EXCLUSIVE")
 
-    def call(store: Store) -> None:
+    def call(store):
         with store.db.waits_at_most(LOCK_SECONDS):
             CALLS[name](store, kind, kind.table(store.using))
 
@@ -79,17 +75,17 @@ def test_the_statements_of_a_workers_threads_wait_only_briefly(kind, name):
 class Gate:
     """A handler that waits until the test opens it."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.is_open = threading.Event()
-        self.reasons: list[str | None] = []
+        self.reasons = []
 
-    def __call__(self, record: Any, run: RecordRun) -> None:
+    def __call__(self, record, run):
         while not (run.signal.aborted or self.is_open.wait(0.005)):
             pass
         self.reasons.append(run.signal.reason)
 
 
-def in_state(model: Any, state: str) -> int:
+def in_state(model, state):
     return model.objects.filter(state=state).count()
 
 
@@ -174,10 +170,10 @@ def test_the_age_of_records_is_read_in_the_transaction_that_counts_them(processo
     """So it waits only briefly for a lock, too."""
     processors.records(Upload)(lambda record, run: None)
     Upload.objects.create()
-    found: list[bool] = []
+    found = []
     read = RecordQuerySet.max_duration_in_queue
 
-    def note(rows: Any) -> timedelta:
+    def note(rows):
         found.append(connection.in_atomic_block)
         return read(rows)
 

@@ -1,32 +1,27 @@
 """Execution logs that several threads of a handler write, each on its own connection."""
 
 import threading
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from django.db import connection
 
-from django_jobchains.records import RecordRun
 from django_jobchains.records.errors import RecordLost
-from django_jobchains.store import Store
 from tests.records.models import Upload
 from tests.support.connections import Actor
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Register = Callable[..., Any]
 #: On a server, a call that would wait for ever ends with an error instead, after the deadline of the test.
 LOCK_TIMEOUT = "SET lock_timeout = '30s'"
 
 
-def keys() -> list[str]:
+def keys():
     return [entry["key"] for entry in Upload.objects.get().execution_logs]
 
 
-def adding(run: RecordRun, key: str) -> Actor:
-    def add(store: Store) -> Any:
+def adding(run, key):
+    def add(store):
         if connection.vendor == "postgresql":
             with connection.cursor() as cursor:
                 cursor.execute(LOCK_TIMEOUT)
@@ -37,9 +32,9 @@ def adding(run: RecordRun, key: str) -> Actor:
 
 @pytest.mark.postgresql
 def test_a_thread_that_waits_for_the_row_does_not_keep_the_handler_from_logging(register, start_worker):
-    threads: list[Actor] = []
+    threads = []
 
-    def handle(record: Upload, run: RecordRun) -> None:
+    def handle(record, run):
         entry = run.add_log("before", "")
         with run.complete():
             threads.append(adding(run, "thread").start().until_blocked_or_ended())
@@ -59,11 +54,11 @@ def test_a_thread_that_waits_for_the_row_does_not_keep_the_handler_from_logging(
 class Held:
     """A handler that passes on its run and waits for the test."""
 
-    def __init__(self) -> None:
-        self.runs: list[RecordRun] = []
+    def __init__(self):
+        self.runs = []
         self.released = threading.Event()
 
-    def __call__(self, record: Upload, run: RecordRun) -> None:
+    def __call__(self, record, run):
         self.runs.append(run)
         self.released.wait(60)
 
@@ -84,10 +79,10 @@ def run(register, start_worker):
 class Paused(Actor):
     """Adds an entry, and waits before it writes it until ``go_on()``."""
 
-    def __init__(self, run: RecordRun, key: str) -> None:
+    def __init__(self, run, key):
         super().__init__(lambda store: run.add_log(key, ""))
 
-    def _execute(self, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
+    def _execute(self, execute, sql, params, many, context):
         if "execution_logs" in sql:
             self._stop()
         return execute(sql, params, many, context)

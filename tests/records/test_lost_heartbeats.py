@@ -3,44 +3,38 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from django.db import connection
 
-from django_jobchains.records import RecordRun
 from django_jobchains.store import RecordEnd, get_store
 from django_jobchains.telemetry.events import AttemptAbandoned, AttemptStuck, RecordReset
-from django_jobchains.worker import Worker
 from django_jobchains.worker.held_leases import HeldRecords
 from tests.records.models import Letter, Upload
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Register = Callable[..., Any]
-
 
 class Outage:
     """Lets the heartbeats of a worker fail until the first attempt has been aborted."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch):
         self._patch = monkeypatch
         self._is_over = threading.Event()
-        self.reasons: list[str | None] = []
+        self.reasons = []
 
-    def begin(self, worker: Worker) -> None:
+    def begin(self, worker):
         beat = worker.store.records.beat
 
-        def fail(*args: Any) -> Any:
+        def fail(*args):
             if not self._is_over.is_set():
                 raise ValueError("the database does not answer")
             return beat(*args)
 
         self._patch.setattr(worker.store.records, "beat", fail)
 
-    def note(self, run: RecordRun) -> None:
+    def note(self, run):
         """Note why the attempt was aborted. Heartbeats are written again from now on."""
         self.reasons.append(run.signal.reason)
         self._is_over.set()
@@ -51,13 +45,13 @@ def outage(monkeypatch):
     return Outage(monkeypatch)
 
 
-def until_completed() -> Upload:
+def until_completed():
     until(lambda: Upload.objects.filter(state="completed").exists(), 60, lambda: vars(Upload.objects.get()))
     return Upload.objects.get()
 
 
 def test_a_handler_that_stops_hands_its_record_back(register, make_worker, events, outage):
-    def handle(record: Upload, run: RecordRun) -> None:
+    def handle(record, run):
         if run.signal.wait(30 if record.lease_number == 1 else 0):
             outage.note(run)
             run.signal.raise_if_aborted()
@@ -74,7 +68,7 @@ def test_a_handler_that_stops_hands_its_record_back(register, make_worker, event
 
 
 def test_an_async_handler_that_stops_hands_its_record_back(register, make_worker, outage):
-    async def handle(record: Upload, run: RecordRun) -> None:
+    async def handle(record, run):
         try:
             await asyncio.sleep(30 if record.lease_number == 1 else 0)
         except asyncio.CancelledError:
@@ -100,7 +94,7 @@ def test_the_record_of_a_handler_that_does_not_stop_is_reset(register, make_work
     }
     released = threading.Event()
 
-    def handle(record: Upload, run: RecordRun) -> None:
+    def handle(record, run):
         if record.lease_number == 1:
             until(lambda: run.signal.aborted)
             outage.note(run)

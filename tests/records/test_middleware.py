@@ -1,10 +1,8 @@
 """The middleware of a slice wraps the handlers of its records."""
 
 import logging
-from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
 
 import pytest
 import sentry_sdk
@@ -14,10 +12,8 @@ from django.utils import timezone
 
 from django_jobchains.contrib.sentry import SentryMiddleware
 from django_jobchains.middleware import ActorContext, LogContext, Middleware, QueryBudget
-from django_jobchains.processors import FailJob, Processors, Registry, RescheduleJob
-from django_jobchains.records import RecordRun
+from django_jobchains.processors import FailJob, Processors, RescheduleJob
 from tests.records.models import Repository, Upload
-from tests.support.workers import StartWorker
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -25,22 +21,22 @@ pytestmark = pytest.mark.django_db(transaction=True)
 class Steps(Middleware):
     """Records its steps, and passes a value to the handler."""
 
-    def __init__(self) -> None:
-        self.steps: list[str] = []
+    def __init__(self):
+        self.steps = []
 
     @contextmanager
-    def around_handler(self, job: Any) -> Iterator[None]:
+    def around_handler(self, job):
         job.context["tenant"] = job.record.repository.name
         with self._noted(f"handler of {job.type_name}"):
             yield
 
     @contextmanager
-    def around_complete(self, job: Any) -> Iterator[None]:
+    def around_complete(self, job):
         with self._noted(f"complete, in a transaction: {connection.in_atomic_block}"):
             yield
 
     @contextmanager
-    def _noted(self, name: str) -> Iterator[None]:
+    def _noted(self, name):
         self.steps.append(f"before {name}")
         try:
             yield
@@ -51,24 +47,24 @@ class Steps(Middleware):
 
 
 class Raising(Middleware):
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error):
         self.error = error
 
     @contextmanager
-    def around_handler(self, job: Any) -> Iterator[None]:
+    def around_handler(self, job):
         try:
             yield
         except KeyError as error:
             raise self.error from error
 
 
-def slice_with(registry: Registry, *middleware: Middleware) -> Processors:
+def slice_with(registry, *middleware):
     part = Processors(middleware=middleware)
     registry.add(part)
     return part
 
 
-def run(make_worker: StartWorker) -> Upload:
+def run(make_worker):
     make_worker(poll_seconds=0.05).run_until_idle(timeout=20)
     return Upload.objects.get()
 
@@ -77,13 +73,13 @@ def run(make_worker: StartWorker) -> Upload:
 def test_hooks_wrap_the_handler_and_its_transaction(registry, make_worker, is_async):
     steps = Steps()
     part = slice_with(registry, steps)
-    tenants: list[str] = []
+    tenants = []
 
-    def handle(record: Upload, run: RecordRun) -> None:
+    def handle(record, run):
         with run.complete():
             tenants.append(run.context["tenant"])
 
-    async def ahandle(record: Upload, run: RecordRun) -> None:
+    async def ahandle(record, run):
         await run.acomplete(lambda: tenants.append(run.context["tenant"]))
 
     part.records(Upload, queryset=Upload.objects.select_related("repository"))(ahandle if is_async else handle)
@@ -96,11 +92,11 @@ def test_hooks_wrap_the_handler_and_its_transaction(registry, make_worker, is_as
 
 def test_log_records_have_the_fields_of_the_record(registry, make_worker):
     part = slice_with(registry, LogContext("tenant"))
-    fields: list[tuple[str, ...]] = []
+    fields = []
 
     @part.records(Upload)
-    def handle(record: Upload, run: RecordRun) -> None:
-        made: Any = logging.getLogRecordFactory()("name", logging.INFO, "path", 1, "message", (), None)
+    def handle(record, run):
+        made = logging.getLogRecordFactory()("name", logging.INFO, "path", 1, "message", (), None)
         fields.append((made.job_id, made.job_type, str(made.attempt), made.chain_id, made.tenant))
 
     upload = Upload.objects.create()
@@ -112,7 +108,7 @@ def test_a_query_budget_counts_the_queries_of_the_handler(registry, make_worker)
     part = slice_with(registry, QueryBudget(1, action="fail"))
 
     @part.records(Upload)
-    def handle(record: Upload, run: RecordRun) -> None:
+    def handle(record, run):
         Repository.objects.count()
         run.add_log("own", "statements do not count")
         Repository.objects.count()
@@ -132,10 +128,10 @@ def test_a_required_context_fails_the_record(registry, make_worker):
 
 def test_sentrys_scope_has_the_record(registry, make_worker):
     part = slice_with(registry, SentryMiddleware())
-    seen: list[Any] = []
+    seen = []
 
     @part.records(Upload)
-    def handle(record: Upload, run: RecordRun) -> None:
+    def handle(record, run):
         scope = sentry_sdk.get_isolation_scope()
         seen.append((scope._tags["job.type"], scope._contexts["job"]))
 
@@ -157,7 +153,7 @@ def test_errors_of_middleware_end_the_attempt_as_for_jobs(registry, make_worker,
     part = slice_with(registry, Raising(error))
 
     @part.records(Upload)
-    def handle(record: Upload, run: RecordRun) -> None:
+    def handle(record, run):
         raise KeyError("gateway")
 
     Upload.objects.create()

@@ -1,8 +1,5 @@
 """With a million finished records and many that are not ready, no statement of a worker reads the whole table."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 from django.db import connection
 
@@ -29,7 +26,7 @@ _INSERT = """
 """
 
 
-def add(cursor: Any, count: int, state: str, *, finished_at: str = "NULL", process_after: str = "NULL") -> None:
+def add(cursor, count, state, *, finished_at="NULL", process_after="NULL"):
     is_server = connection.vendor == "postgresql"
     now = "now()" if is_server else "strftime('%Y-%m-%d %H:%M:%f000', 'now')"
     later = "now() + interval '1 hour'" if is_server else "strftime('%Y-%m-%d %H:%M:%f000', 'now', '1 hour')"
@@ -61,7 +58,7 @@ def _many(django_db_setup, django_db_blocker):
         connection.close()
 
 
-def truncate() -> None:
+def truncate():
     with connection.cursor() as cursor:
         cursor.execute("TRUNCATE records_upload")
 
@@ -72,7 +69,7 @@ def kind(processors):
     return processors.record_types["records.upload"]
 
 
-def assert_reads_little(call: Callable[[], object]) -> None:
+def assert_reads_little(call):
     reading = reading_of(call)
     plan = "\n".join(reading.plan)
     assert not reading.scans, plan
@@ -88,7 +85,7 @@ def test_a_dequeue_is_flat(kind, limit, prefers_planned):
         kind.select("default"), limit, "host", "default", kind.retry_seconds, prefers_planned=prefers_planned
     )
     table = kind.table("default")
-    found: list[Any] = []
+    found = []
     assert_reads_little(lambda: found.extend(store.records.dequeue(table, request, joins_transaction=True)))
     assert len(found) == limit
 
@@ -113,7 +110,7 @@ def test_ends_heartbeats_and_resets_are_flat(kind):
     stalled = store.record_operations.stalled
     assert_reads_little(lambda: stalled(table, 100, stalled_seconds=3600))
     assert_reads_little(lambda: stalled(table, 100, stalled_seconds=0, held=[keys[0][0]]))
-    options: dict[str, Any] = {"max_resets": 3, "backoff": Backoff(), "message": "gone"}
+    options = {"max_resets": 3, "backoff": Backoff(), "message": "gone"}
     reset = store.record_operations.reset
     assert_reads_little(lambda: reset(table, others, stalled_seconds=0, **options))
     assert_reads_little(lambda: store.record_operations.cancel_flagged(table, 100))

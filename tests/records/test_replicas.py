@@ -1,21 +1,16 @@
 """A project whose router sends reads to a replica: operations on records write where ``update()`` and ``save()`` do."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 from django.db import connection
 
 from django_jobchains import records
-from django_jobchains.records import RecordRun
 from tests.admin.records.browsing import act
 from tests.records.models import Upload
 from tests.support.databases import database
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Register = Callable[..., Any]
-SELECTIONS: dict[str, Callable[[Any], Any]] = {
+SELECTIONS = {
     "instance": lambda pk: Upload.objects.get(pk=pk),
     "list": lambda pk: list(Upload.objects.filter(pk=pk)),
     "queryset": lambda pk: Upload.objects.filter(pk=pk).order_by("size"),
@@ -26,13 +21,13 @@ STATES = {"cancel": "canceled", "requeue": "queued", "retry": "queued"}
 
 
 class ReadsFromReplica:
-    def db_for_read(self, model: Any, **hints: Any) -> str:
+    def db_for_read(self, model, **hints):
         return "replica"
 
-    def db_for_write(self, model: Any, **hints: Any) -> str:
+    def db_for_write(self, model, **hints):
         return "default"
 
-    def allow_relation(self, *objects: Any, **hints: Any) -> bool:
+    def allow_relation(self, *objects, **hints):
         return True
 
 
@@ -72,7 +67,7 @@ def test_an_explicit_database_is_kept(register):
 
 @pytest.mark.usefixtures("replica")
 def test_workers_use_only_their_database(register, make_worker):
-    def handle(record: Upload, run: RecordRun) -> None:
+    def handle(record, run):
         run.add_log("size", "measure")
         record.size = 7
         with run.complete():

@@ -1,21 +1,17 @@
 """When a worker resets records of others: not while their heartbeats were kept from being written."""
 
-from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from django.utils import timezone
 
 from django_jobchains.declare.registry import get_registry
-from django_jobchains.processors import Processors
-from django_jobchains.records.declarations import RecordType
-from django_jobchains.store import DequeueRequest, RecordKey, get_store
+from django_jobchains.store import DequeueRequest, get_store
 from django_jobchains.telemetry.events import RecordReset
 from django_jobchains.worker.reaper import REAP_LIMIT, RecordResetter
 from tests.records.models import Upload
 from tests.support.clocks import Clock
-from tests.support.connections import Actor, end_all, holding
+from tests.support.connections import end_all, holding
 from tests.support.workers import context_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -41,14 +37,14 @@ def clock(monkeypatch):
 class Process:
     """The records of one worker, and its resets."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.store = get_store()
         kinds = {kind.name: kind for kind in get_registry().record_types()}
         context = context_for(self.store, records=kinds)
         self.leases = context.record_leases
         self.resetter = RecordResetter(context)
 
-    def dequeue(self, kind: RecordType, clock: Clock) -> RecordKey:
+    def dequeue(self, kind, clock):
         """Dequeue a record, and let its last heartbeat be long ago."""
         request = DequeueRequest(kind.select("default"), 1, "host", kind.queue)
         [found] = self.store.records.dequeue(kind.table("default"), request)
@@ -56,35 +52,35 @@ class Process:
         Upload.objects.update(last_heartbeat_at=timezone.now() - HOUR)
         return found.key
 
-    def beat(self) -> list[Any]:
+    def beat(self):
         return [lost for leases in self.leases.values() for lost in leases.renew_due()]
 
-    def reset(self, clock: Clock) -> None:
+    def reset(self, clock):
         """Reset all records that may be reset, with the pauses in between."""
         while self.resetter.step():
             clock.forward(self.resetter.rest_seconds)
 
 
-def register(processors: Processors, **options: Any) -> RecordType:
+def register(processors, **options):
     name = options.setdefault("name", "records.upload")
     processors.records(Upload, **options)(lambda record, run: None)
     return processors.record_types[name]
 
 
-def put(count: int = 1, **values: Any) -> None:
+def put(count=1, **values):
     stalled = {"state": "processing", "last_heartbeat_at": timezone.now() - HOUR, "lease_number": 1, **values}
     Upload.objects.bulk_create([Upload(**stalled) for _ in range(count)])
 
 
-def states() -> set[tuple[str, int]]:
+def states():
     return set(Upload.objects.values_list("state", "num_resets"))
 
 
-def row_lock() -> Actor:
+def row_lock():
     return holding(lambda store: list(Upload.objects.select_for_update()))
 
 
-def table_lock(mode: str) -> Callable[[], Actor]:
+def table_lock(mode):
     return lambda: holding(lambda store: store.db.execute(f"LOCK TABLE {Upload._meta.db_table} IN {mode} MODE", []))
 
 

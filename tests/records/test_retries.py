@@ -1,27 +1,21 @@
 """Every statement of the store about records is run again after a conflict with another transaction."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 from django_jobchains.declare.policies import Backoff
-from django_jobchains.records.declarations import RecordType
-from django_jobchains.store import DequeueRequest, RecordEnd, RecordKey, RecordTable, Store, get_store
+from django_jobchains.store import DequeueRequest, RecordEnd, get_store
 from tests.records.models import Upload
 from tests.store.methods import public_methods
 from tests.store.test_retries import CONFLICTS, failing
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Call = Callable[[Store, RecordTable, RecordKey], Any]
 
-
-def ids_of(key: RecordKey) -> tuple[str, list[Any]]:
+def ids_of(key):
     return f"SELECT id FROM {Upload._meta.db_table} WHERE id = %s", [key[0]]
 
 
-CALLS: dict[str, Call] = {
+CALLS = {
     "records.beat": lambda store, table, key: store.records.beat(table, [key]),
     "records.check": lambda store, table, key: store.records.check(table, [key]),
     "records.state_of": lambda store, table, key: store.records.state_of(table, key[0]),
@@ -57,7 +51,7 @@ def kind(processors):
     return kind
 
 
-def dequeue(store: Store, kind: RecordType) -> list[Any]:
+def dequeue(store, kind):
     request = DequeueRequest(kind.select(store.using), 10, "host", kind.queue)
     return store.records.dequeue(kind.table(store.using), request)
 

@@ -1,10 +1,7 @@
 """Records in a worker: how attempts end, what handlers may call, and what is logged."""
 
 import json
-import uuid
-from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from django.db import transaction
@@ -15,25 +12,23 @@ from django_jobchains.processors import RescheduleJob
 from django_jobchains.records import NonRetryable, RecordLost, RecordRun, Requeue
 from django_jobchains.telemetry.events import AttemptAbandoned, AttemptEnded
 from tests.records.models import Export, Repository, Upload
-from tests.support.workers import StartWorker
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Register = Callable[..., Any]
 HOUR = timedelta(hours=1)
 
 
-def state_of(upload: Upload) -> str:
+def state_of(upload):
     upload.refresh_from_db()
     return upload.state
 
 
-def run(make_worker: StartWorker) -> None:
+def run(make_worker):
     make_worker(poll_seconds=0.05).run_until_idle(timeout=20)
 
 
 def test_a_record_is_handled_as_the_queryset_has_it(register, make_worker):
-    seen: list[Any] = []
+    seen = []
     register(
         lambda record, run: seen.append((record.pk, record.state, record.lease_number, record.repository.name)),
         queryset=Upload.objects.select_related("repository"),
@@ -43,12 +38,12 @@ def test_a_record_is_handled_as_the_queryset_has_it(register, make_worker):
     made = [Upload.objects.create(repository=repository) for repository in (low, high, low)]
     make_worker(slots=1).run_until_idle(timeout=20)
     order = [made[1], made[0], made[2]]
-    assert seen == [(each.pk, "processing", 1, each.repository.name) for each in order]  # type: ignore[union-attr]
+    assert seen == [(each.pk, "processing", 1, each.repository.name) for each in order]
     assert {state_of(each) for each in made} == {"completed"}
 
 
 def test_records_have_keys_of_any_type(processors, make_worker):
-    seen: list[uuid.UUID] = []
+    seen = []
     processors.records(Export)(lambda record, run: seen.append(record.pk))
     export = Export.objects.create()
     run(make_worker)
@@ -57,7 +52,7 @@ def test_records_have_keys_of_any_type(processors, make_worker):
 
 
 def test_the_oldest_come_first(register, make_worker):
-    seen: list[int] = []
+    seen = []
     register(lambda record, run: seen.append(record.pk))
     made = [Upload.objects.create().pk for _ in range(30)]
     make_worker(slots=1).run_until_idle(timeout=20)
@@ -74,7 +69,7 @@ def test_the_oldest_come_first(register, make_worker):
     ],
 )
 def test_an_error_is_stored(register, make_worker, events, error, state, message):
-    def handle(record: Upload, run: RecordRun) -> None:
+    def handle(record, run):
         raise error
 
     register(handle)
@@ -86,7 +81,7 @@ def test_an_error_is_stored(register, make_worker, events, error, state, message
 
 
 def test_an_error_that_wraps_a_final_one_is_final(register, make_worker):
-    def handle(record: Upload, run: RecordRun) -> None:
+    def handle(record, run):
         try:
             raise NonRetryable("gone")
         except NonRetryable as error:
@@ -99,9 +94,9 @@ def test_an_error_that_wraps_a_final_one_is_final(register, make_worker):
 
 
 def test_errored_records_are_tried_again_until_they_fail(register, make_worker):
-    attempts: list[int] = []
+    attempts = []
 
-    def handle(record: Upload, run: RecordRun) -> None:
+    def handle(record, run):
         attempts.append(run.attempt)
         raise ValueError(f"attempt {run.attempt}")
 
@@ -111,12 +106,12 @@ def test_errored_records_are_tried_again_until_they_fail(register, make_worker):
     assert (attempts, state_of(upload), upload.failure_message) == ([1, 2, 3], "failed", "ValueError: attempt 3")
 
 
-def _requeue_in_complete(run: RecordRun) -> None:
+def _requeue_in_complete(run):
     with run.complete():
         run.requeue()
 
 
-def _raise(error: Exception) -> None:
+def _raise(error):
     raise error
 
 
@@ -131,7 +126,7 @@ def _raise(error: Exception) -> None:
     ids=["requeue", "complete", "Requeue", "RescheduleJob"],
 )
 def test_a_request_to_cancel_outlives_a_requeue(register, make_worker, events, requeue):
-    def handle(record: Upload, run: RecordRun) -> None:
+    def handle(record, run):
         assert records.cancel(record) == 1
         requeue(run)
 
@@ -147,7 +142,7 @@ def test_a_request_to_cancel_outlives_a_requeue(register, make_worker, events, r
 def test_a_handler_may_queue_its_record_again(register, make_worker, raises):
     after = timezone.now() + HOUR
 
-    def handle(record: Upload, run: RecordRun) -> None:
+    def handle(record, run):
         if raises:
             raise Requeue(after=after)
         run.requeue(after=after)
@@ -159,7 +154,7 @@ def test_a_handler_may_queue_its_record_again(register, make_worker, raises):
 
 
 def test_an_error_after_a_requeue_is_the_attempts_error(register, make_worker):
-    def handle(record: Upload, run: RecordRun) -> None:
+    def handle(record, run):
         run.requeue()
         raise ValueError("no")
 
@@ -173,9 +168,9 @@ def test_an_error_after_a_requeue_is_the_attempts_error(register, make_worker):
 
 
 def test_the_handlers_writes_commit_with_the_state(register, make_worker):
-    inside: list[str] = []
+    inside = []
 
-    def handle(record: Upload, run: RecordRun) -> None:
+    def handle(record, run):
         with run.complete():
             Repository.objects.create(name="made")
             transaction.on_commit(lambda: inside.append(Upload.objects.get().state))
@@ -188,7 +183,7 @@ def test_the_handlers_writes_commit_with_the_state(register, make_worker):
 
 @pytest.mark.parametrize("swallows", [True, False])
 def test_an_error_in_complete_undoes_the_writes(register, make_worker, swallows):
-    def handle(record: Upload, run: RecordRun) -> None:
+    def handle(record, run):
         try:
             with run.complete():
                 Repository.objects.create(name="made")
@@ -205,9 +200,9 @@ def test_an_error_in_complete_undoes_the_writes(register, make_worker, swallows)
 
 
 def test_a_lost_record_cannot_be_completed(register, make_worker, events):
-    errors: list[BaseException] = []
+    errors = []
 
-    def handle(record: Upload, run: RecordRun) -> None:
+    def handle(record, run):
         Upload.objects.update(lease_number=7)
         for write in (
             lambda: run.add_log("key", "ls"),
@@ -228,7 +223,7 @@ def test_a_lost_record_cannot_be_completed(register, make_worker, events):
 
 
 def test_a_requeue_commits_with_the_handlers_writes(register, make_worker):
-    def handle(record: Upload, run: RecordRun) -> None:
+    def handle(record, run):
         with run.complete():
             Repository.objects.create(name="made")
         run.requeue(after=timezone.now() + HOUR)
@@ -248,7 +243,7 @@ def test_an_open_transaction_is_an_error(register, make_worker):
 
 
 def test_complete_can_be_used_once(register, make_worker):
-    def handle(record: Upload, run: RecordRun) -> None:
+    def handle(record, run):
         with run.complete():
             pass
         with run.complete():
@@ -264,9 +259,9 @@ def test_complete_can_be_used_once(register, make_worker):
 
 
 def test_logs_are_stored_at_once_and_can_be_updated(register, make_worker):
-    stored: list[Any] = []
+    stored = []
 
-    def handle(record: Upload, run: RecordRun) -> None:
+    def handle(record, run):
         run.add_log("first", "ls -l", out="a\ud800", exit_code=0)
         entry = run.add_log("second", ["convert", "a b"])
         stored.extend(Upload.objects.get().execution_logs)
@@ -303,7 +298,7 @@ def test_a_handler_that_deletes_its_record_just_ends(register, make_worker, even
 
 
 def test_a_canceled_record_never_starts(register, make_worker):
-    seen: list[Any] = []
+    seen = []
     register(lambda record, run: seen.append(record))
     first, second = Upload.objects.create(), Upload.objects.create(cancel=True)
     assert records.cancel(Upload.objects.filter(pk=first.pk)) == 1

@@ -2,25 +2,21 @@
 
 import copy
 import pickle
-from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from django.db import DatabaseError
 from django.utils import timezone
 
-from django_jobchains.records import RecordProcessor, RecordRun
+from django_jobchains.records import RecordProcessor
 from tests.records.models import LETTER_COLUMNS, Letter, Repository, Upload
-from tests.support.workers import StartWorker
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Register = Callable[..., Any]
 TOMORROW = timezone.now() + timedelta(days=1)
 YESTERDAY = timezone.now() - timedelta(days=1)
 #: What others may write while a handler runs.
-LATER: dict[str, Any] = {
+LATER = {
     "state": "uploading",
     "cancel": True,
     "lease_number": 9,
@@ -31,22 +27,22 @@ LATER: dict[str, Any] = {
 }
 
 
-def run(make_worker: StartWorker) -> None:
+def run(make_worker):
     make_worker(slots=1, poll_seconds=0.05).run_until_idle(timeout=20)
 
 
-def save_copy(record: Upload) -> None:
+def save_copy(record):
     copy.copy(record).save()
 
 
-def save_pickled(record: Upload) -> None:
+def save_pickled(record):
     pickle.loads(pickle.dumps(record)).save()
 
 
 @pytest.mark.parametrize("queryset", [Upload.objects.all(), Upload.objects.only("size")], ids=["all", "deferred"])
 @pytest.mark.parametrize("save", [Upload.save, save_copy, save_pickled])
 def test_save_writes_only_the_columns_of_the_project(register, make_worker, save, queryset):
-    def handle(record: Upload, run: RecordRun) -> None:
+    def handle(record, run):
         record.refresh_from_db(fields=["cancel"])
         record.full_clean()
         assert (record.state, record.num_failures, record.cancel) == ("processing", 0, False)
@@ -61,7 +57,7 @@ def test_save_writes_only_the_columns_of_the_project(register, make_worker, save
 
 
 def test_update_fields_may_name_a_column_of_the_worker(register, make_worker):
-    def handle(record: Upload, run: RecordRun) -> None:
+    def handle(record, run):
         record.process_after, record.size = TOMORROW, 8
         record.save(update_fields=["process_after"])
 
@@ -73,7 +69,7 @@ def test_update_fields_may_name_a_column_of_the_worker(register, make_worker):
 
 
 def test_a_record_can_be_cloned(register, make_worker):
-    def handle(record: Upload, run: RecordRun) -> None:
+    def handle(record, run):
         record.pk = None
         record.state = "uploading"
         record.save()
@@ -86,9 +82,9 @@ def test_a_record_can_be_cloned(register, make_worker):
 
 @pytest.mark.parametrize("options", [{}, {"force_insert": True}])
 def test_a_clone_is_a_new_record_that_waits(register, make_worker, options):
-    attempts: list[tuple[int, int]] = []
+    attempts = []
 
-    def handle(record: Upload, run: RecordRun) -> None:
+    def handle(record, run):
         attempts.append((run.attempt, record.lease_number))
         run.add_log("size", "measure")
         record.refresh_from_db(fields=["size"])
@@ -115,7 +111,7 @@ def test_a_clone_is_a_new_record_that_waits(register, make_worker, options):
 
 
 def test_a_clone_of_a_model_without_defaults_waits(processors, make_worker):
-    def send(record: Letter, run: RecordRun) -> None:
+    def send(record, run):
         if record.code == "a":
             record.code = "b"
             record.save()
@@ -130,9 +126,9 @@ def test_a_clone_of_a_model_without_defaults_waits(processors, make_worker):
 
 
 def test_a_deleted_record_is_not_created_again(register, make_worker):
-    errors: list[BaseException] = []
+    errors = []
 
-    def handle(record: Upload, run: RecordRun) -> None:
+    def handle(record, run):
         Upload.objects.all().delete()
         with pytest.raises(DatabaseError) as raised:
             record.save()
@@ -146,7 +142,7 @@ def test_a_deleted_record_is_not_created_again(register, make_worker):
 
 
 def test_async_handlers_read_columns_and_save(register, make_worker):
-    async def handle(record: Upload, run: RecordRun) -> None:
+    async def handle(record, run):
         await Upload.objects.aupdate(process_after=TOMORROW)
         record.size = record.num_failures + record.lease_number
         await record.asave()
@@ -161,13 +157,13 @@ def test_async_handlers_read_columns_and_save(register, make_worker):
 def test_hooks_may_save(processors, make_worker):
     @processors.records(Upload)
     class Count(RecordProcessor[Upload]):
-        def pre_handle(self, record: Upload) -> None:
+        def pre_handle(self, record):
             record.size = 1
             record.save()
 
-        def handle(self, record: Upload, run: RecordRun) -> None: ...
+        def handle(self, record, run): ...
 
-        def post_handle(self, record: Upload) -> None:
+        def post_handle(self, record):
             record.size += 1
             record.save()
 
@@ -179,7 +175,7 @@ def test_hooks_may_save(processors, make_worker):
 
 def test_a_model_with_other_column_names_and_no_other_columns(processors, make_worker):
     @processors.records(Letter, columns=LETTER_COLUMNS)
-    def send(record: Letter, run: RecordRun) -> None:
+    def send(record, run):
         Letter.objects.update(stop=True)
         record.save()
 
@@ -190,7 +186,7 @@ def test_a_model_with_other_column_names_and_no_other_columns(processors, make_w
 
 
 def test_instances_that_are_not_handled_save_all_columns(register, make_worker):
-    def handle(record: Upload, run: RecordRun) -> None:
+    def handle(record, run):
         other = Upload.objects.get()
         other.process_after = TOMORROW
         other.save()

@@ -1,20 +1,17 @@
 """A slow hook delays only its own model: jobs and the records of other models are handled in the meantime."""
 
 import threading
-from typing import Any
 
 import pytest
-from django.db.models import Q
 
 from django_jobchains.isolation import Isolation
 from django_jobchains.models import Job
 from django_jobchains.processors import RunningJob
-from django_jobchains.records import NonRetryable, RecordProcessor, RecordRun
+from django_jobchains.records import NonRetryable, RecordProcessor
 from django_jobchains.telemetry.events import AttemptStuck
-from django_jobchains.worker import Worker
 from django_jobchains.worker import records as worker_records
 from tests.records.models import Export, Upload
-from tests.support.connections import Actor, holding
+from tests.support.connections import holding
 from tests.support.waiting import stays, until
 from tests.support.workers import time_out
 
@@ -24,28 +21,28 @@ pytestmark = pytest.mark.django_db(transaction=True)
 class Blocking(RecordProcessor[Upload]):
     """Blocks in the hook that ``blocks_in`` names, until it is released."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.blocks_in = ""
         self.entered, self.released = threading.Event(), threading.Event()
-        self.calls: list[str] = []
+        self.calls = []
 
-    def _call(self, name: str) -> None:
+    def _call(self, name):
         self.calls.append(name)
         if name == self.blocks_in:
             self.entered.set()
             self.released.wait(60)
 
-    def pre_dequeue(self) -> Q | bool:
+    def pre_dequeue(self):
         self._call("pre_dequeue")
         return True
 
-    def pre_handle(self, record: Upload) -> None:
+    def pre_handle(self, record):
         self._call("pre_handle")
 
-    def handle(self, record: Upload, run: RecordRun) -> None:
+    def handle(self, record, run):
         self._call("handle")
 
-    def post_handle(self, record: Upload) -> None:
+    def post_handle(self, record):
         self._call("post_handle")
 
 
@@ -58,7 +55,7 @@ def blocking(processors):
     @processors.register("shop.note")
     def note(job: RunningJob[None]) -> None: ...
 
-    processor: Any = processors.record_types["records.upload"].processor
+    processor = processors.record_types["records.upload"].processor
     yield processor
     processor.released.set()
 
@@ -67,10 +64,10 @@ def blocking(processors):
 def test_an_attempt_that_waits_for_the_write_of_its_end_is_not_stuck(processors, start_worker, settings, events):
     """Another transaction locks its row."""
     settings.JOBCHAINS = {"STUCK_SECONDS": 0.1}
-    lockers: list[Actor] = []
+    lockers = []
 
     class Locked(Blocking):
-        def handle(self, record: Upload, run: RecordRun) -> None:
+        def handle(self, record, run):
             lockers.append(holding(lambda store: list(Upload.objects.select_for_update(no_key=True))))
 
     processors.records(Upload, poll_every=0.02)(Locked)
@@ -79,7 +76,7 @@ def test_an_attempt_that_waits_for_the_write_of_its_end_is_not_stuck(processors,
     time_out(worker, "written.wait()")
     assert stays(lambda: not events.of(AttemptStuck), 0.5)
     lockers[0].result()
-    processor: Any = processors.record_types["records.upload"].processor
+    processor = processors.record_types["records.upload"].processor
     until(lambda: "post_handle" in processor.calls)
     until(lambda: worker.running == 0)
     assert (Upload.objects.get().state, events.of(AttemptStuck)) == ("completed", [])
@@ -119,7 +116,7 @@ def test_a_worker_is_not_idle_while_a_hook_decides(blocking, make_worker):
     blocking.blocks_in = "pre_dequeue"
     Upload.objects.create()
 
-    def release() -> None:
+    def release():
         blocking.entered.wait(20)
         blocking.released.set()
 
@@ -128,7 +125,7 @@ def test_a_worker_is_not_idle_while_a_hook_decides(blocking, make_worker):
     assert Upload.objects.get().state == "completed"
 
 
-def release(blocking: Blocking, worker: Worker) -> None:
+def release(blocking, worker):
     """Release the handler when the worker claims no more records."""
     until(lambda: worker.components.claim_loop._is_closed)
     blocking.released.set()
@@ -153,16 +150,16 @@ def test_a_hook_that_does_not_stop_loses_its_slot_if_the_handler_runs_in_a_child
     released = threading.Event()
 
     class Hanging(RecordProcessor[Upload]):
-        def pre_handle(self, record: Upload) -> None:
+        def pre_handle(self, record):
             self._hang("pre_handle", record)
             raise NonRetryable("The handler is not needed.")
 
-        def handle(self, record: Upload, run: RecordRun) -> None: ...
+        def handle(self, record, run): ...
 
-        def post_handle(self, record: Upload) -> None:
+        def post_handle(self, record):
             self._hang("post_handle", record)
 
-        def _hang(self, name: str, record: Upload) -> None:
+        def _hang(self, name, record):
             if record.size and name == hook:
                 released.wait(60)
 

@@ -33,7 +33,7 @@ for row in Upload.objects.order_by("pk"):
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 
-def blocks() -> dict[str, str]:
+def blocks():
     """Return the code of the page by the file that its first line names."""
     found = re.findall(
         r"^```python\n# (uploads/\S+?)(, before)?\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE
@@ -42,18 +42,18 @@ def blocks() -> dict[str, str]:
 
 
 class Project:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = folder
         self.write("settings.py", SETTINGS)
         self.write("uploads/__init__.py", "")
         self.write("uploads/convert.py", CONVERT)
 
-    def write(self, name: str, text: str) -> None:
+    def write(self, name, text):
         path = self.folder / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
 
-    def manage(self, *words: str) -> str:
+    def manage(self, *words):
         env = {**os.environ, "DJANGO_SETTINGS_MODULE": "settings", "PYTHONPATH": f"{self.folder}{os.pathsep}{ROOT}"}
         command = [sys.executable, "-m", "django", *words]
         done = subprocess.run(command, env=env, cwd=self.folder, capture_output=True, text=True, timeout=60)

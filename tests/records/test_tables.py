@@ -1,8 +1,6 @@
 """Models whose table is in another database, or does not exist yet, do not stop a worker."""
 
-from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
@@ -17,13 +15,11 @@ from tests.support.waiting import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Register = Callable[..., Any]
-
 
 class UploadsElsewhere:
     """A router: the table of uploads is in another database."""
 
-    def allow_migrate(self, db: str, app_label: str, model_name: str | None = None, **hints: Any) -> bool | None:
+    def allow_migrate(self, db, app_label, model_name=None, **hints):
         return False if model_name == "upload" else None
 
 
@@ -32,7 +28,7 @@ def _elsewhere(settings):
     settings.DATABASE_ROUTERS = [UploadsElsewhere()]
 
 
-def execute(sql: str) -> None:
+def execute(sql):
     with connection.cursor() as cursor:
         cursor.execute(sql)
 
@@ -42,7 +38,7 @@ def migrate(transactional_db):
     """The table of uploads does not exist until this is called."""
     execute("ALTER TABLE records_upload RENAME TO not_migrated")
 
-    def migrate() -> None:
+    def migrate():
         tables = connection.introspection.table_names()
         if "not_migrated" in tables:
             execute("ALTER TABLE not_migrated RENAME TO records_upload")
@@ -51,7 +47,7 @@ def migrate(transactional_db):
     migrate()
 
 
-def is_stalled() -> dict[str, Any]:
+def is_stalled():
     return {"state": "processing", "last_heartbeat_at": timezone.now() - timedelta(hours=1), "lease_number": 1}
 
 

@@ -1,16 +1,12 @@
 """Ends of attempts that the database refuses: what can be written is written, and otherwise the record is released."""
 
 import threading
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 from django.db import OperationalError, connection
 
 from django_jobchains.attempts.record_attempt import EndedRecord
-from django_jobchains.processors import Processors
-from django_jobchains.records import RecordRun
 from django_jobchains.store import RecordEnd, get_store
 from django_jobchains.telemetry.events import AttemptAbandoned, OutcomeDelayed
 from django_jobchains.worker import end_writer
@@ -20,11 +16,10 @@ from tests.records.models import LETTER_COLUMNS, Letter, Upload
 from tests.store.test_retries import DriverError
 from tests.support.clocks import Clock
 from tests.support.waiting import until
-from tests.support.workers import StartWorker, context_for
+from tests.support.workers import context_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Register = Callable[..., Any]
 #: The actions of a trigger that refuses, on SQLite and on PostgreSQL.
 ABORT = "BEGIN SELECT RAISE(ABORT, 'refused'); END"
 RAISE = "BEGIN RAISE EXCEPTION ''refused''; END"
@@ -33,7 +28,7 @@ SECRET = "hunter2hunter2hunter2hunter2hunter2"
 
 
 @contextmanager
-def refusing(condition: str) -> Iterator[None]:
+def refusing(condition):
     """Let a trigger refuse updates of uploads that meet a condition."""
     if connection.vendor == "sqlite":
         begin = [f"CREATE TRIGGER refuse BEFORE UPDATE ON records_upload WHEN {condition} {ABORT}"]
@@ -51,19 +46,19 @@ def refusing(condition: str) -> Iterator[None]:
         execute(end)
 
 
-def execute(statements: list[str]) -> None:
+def execute(statements):
     with connection.cursor() as cursor:
         for statement in statements:
             cursor.execute(statement)
 
 
-def run(make_worker: StartWorker) -> None:
+def run(make_worker):
     make_worker(poll_seconds=0.05).run_until_idle(timeout=20)
 
 
 def test_a_message_is_cut_to_its_column_without_secrets(processors, make_worker):
     @processors.records(Letter, columns=LETTER_COLUMNS)
-    def send(letter: Letter, run: RecordRun) -> None:
+    def send(letter, run):
         raise ValueError(f"{'x' * 225} password={SECRET} {'y' * 100}")
 
     Letter.objects.create(code="a")
@@ -74,7 +69,7 @@ def test_a_message_is_cut_to_its_column_without_secrets(processors, make_worker)
 
 
 def test_an_error_is_written_without_a_message_that_is_refused(register, make_worker):
-    def handle(record: Upload, run: RecordRun) -> None:
+    def handle(record, run):
         raise ValueError("no")
 
     register(handle)
@@ -96,10 +91,10 @@ def test_a_completion_that_is_refused_is_an_error(register, make_worker):
 
 def test_an_end_waits_for_a_column_that_is_missing(register, start_worker, events):
     """As during a deployment. The handler is not called again."""
-    attempts: list[int] = []
+    attempts = []
     gate = threading.Event()
 
-    def handle(record: Upload, run: RecordRun) -> None:
+    def handle(record, run):
         attempts.append(run.attempt)
         gate.wait(30)
 
@@ -120,7 +115,7 @@ def test_an_end_waits_for_a_column_that_is_missing(register, start_worker, event
 def test_a_record_whose_end_is_refused_is_reset(register, start_worker, settings, events):
     settings.JOBCHAINS = {"REAP_SECONDS": 0.05, "BACKOFF_INITIAL_SECONDS": 0.05, "BACKOFF_JITTER": 0}
 
-    def handle(record: Upload, run: RecordRun) -> None:
+    def handle(record, run):
         if run.attempt == 1:
             raise ValueError("no")
 
@@ -135,10 +130,10 @@ def test_a_record_whose_end_is_refused_is_reset(register, start_worker, settings
 class Failing:
     """A writer whose database answers every end with the same error, at the times of a clock."""
 
-    def __init__(self, processors: Processors, monkeypatch: pytest.MonkeyPatch, sqlstate: str) -> None:
+    def __init__(self, processors, monkeypatch, sqlstate):
         store = get_store()
         self.clock, self._sqlstate = Clock(), sqlstate
-        self.tried_at: set[float] = set()
+        self.tried_at = set()
         monkeypatch.setattr(store.records, "end", self._fail)
         monkeypatch.setattr(end_writer, "time", self.clock)
         processors.records(Upload)(lambda record, run: None)
@@ -147,12 +142,12 @@ class Failing:
         self.writer = EndWriter(context, RecordSink(context))
         self.writer.put(EndedRecord(kind, (1, 1), 1, RecordEnd(1, 1, "completed")))
 
-    def _fail(self, *args: Any) -> None:
+    def _fail(self, *args):
         self.tried_at.add(self.clock.now)
         error = DriverError(self._sqlstate)
         raise OperationalError(str(error)) from error
 
-    def try_for(self, seconds: int) -> None:
+    def try_for(self, seconds):
         for _ in range(20 * seconds):
             self.writer.interrupt()
             self.writer.step()

@@ -1,22 +1,17 @@
 """The recipes for rows with values of other tables: annotations, and a database view that is joined to the table."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 from django.db import connection
 from django.db.models import Count, F, OuterRef, Subquery
 from django.test.utils import CaptureQueriesContext
 
 from django_jobchains.monitoring import record_overview
-from django_jobchains.records import RecordRun
 from django_jobchains.records.checks import check_records
 from tests.records.models import Repository, Upload
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Run = Callable[..., list[Any]]
 
 VIEW = """
     CREATE VIEW records_uploaddetails AS
@@ -30,11 +25,11 @@ VIEW = """
 def run(processors, start_worker):
     """Let a worker run the uploads of a queryset; return what the handler read from each, in the order of the calls."""
 
-    def run(queryset: Any, read: Callable[[Any], Any], count: int, **options: Any) -> list[Any]:
-        seen: list[Any] = []
+    def run(queryset, read, count, **options):
+        seen = []
 
         @processors.records(Upload, queryset=queryset, poll_every=0.02, slots=1, **options)
-        def handle(record: Any, run: RecordRun) -> None:
+        def handle(record, run):
             seen.append(read(record))
             with run.complete():
                 record.result = "read"
@@ -82,7 +77,7 @@ def _view(repositories):
 def test_view_is_joined_to_the_table(run, options):
     """The dequeue writes the row of the table, and the handler reads the view without another query."""
 
-    def read(record: Any) -> Any:
+    def read(record):
         with CaptureQueriesContext(connection) as queries:
             found = (record.details.repository_name, record.details.uploads)
         return *found, len(queries)

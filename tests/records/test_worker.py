@@ -2,10 +2,8 @@
 
 import threading
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from itertools import count, pairwise
-from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
@@ -14,7 +12,6 @@ from django.utils import timezone
 from django_jobchains import queues, records
 from django_jobchains.models import AttemptCount, Job, WorkerPresence
 from django_jobchains.processors import RunningJob
-from django_jobchains.records import RecordRun
 from django_jobchains.telemetry.events import AttemptEnded, AttemptStuck, RecordReset
 from django_jobchains.worker import Worker
 from django_jobchains.worker.slots import Backlog, Slots
@@ -23,23 +20,22 @@ from tests.support.waiting import stays, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Register = Callable[..., Any]
 HOUR = timedelta(hours=1)
 
 
-def in_state(state: str) -> int:
+def in_state(state):
     return Upload.objects.filter(state=state).count()
 
 
 class Waiting:
     """A handler that waits until it is aborted or released by the test."""
 
-    def __init__(self, *, heeds: bool = True) -> None:
+    def __init__(self, *, heeds=True):
         self.started, self.released = threading.Event(), threading.Event()
-        self.reasons: list[str | None] = []
+        self.reasons = []
         self._heeds = heeds
 
-    def __call__(self, record: Upload, run: RecordRun) -> None:
+    def __call__(self, record, run):
         self.started.set()
         while not (run.signal.aborted and self._heeds) and not self.released.wait(0.005):
             pass
@@ -47,7 +43,7 @@ class Waiting:
         if self._heeds:
             run.signal.raise_if_aborted()
 
-    def until_started(self) -> None:
+    def until_started(self):
         assert self.started.wait(15)
 
 
@@ -93,7 +89,7 @@ def test_the_handler_of_a_record_that_is_taken_away_is_aborted(waiting, interfer
 def test_a_handler_inside_complete_is_told_and_does_not_delay_the_caller(register, start_worker, ends):
     is_inside, is_told = threading.Event(), threading.Event()
 
-    def handle(record: Upload, run: RecordRun) -> None:
+    def handle(record, run):
         with run.complete():
             is_inside.set()
             if run.signal.wait(60):
@@ -169,7 +165,7 @@ def test_a_handler_that_does_not_stop_loses_its_slot(register, start_worker, set
 
 def test_a_stalled_record_is_reset_and_handled_again(register, start_worker, settings, events):
     settings.JOBCHAINS = {"REAP_SECONDS": 0.05, "BACKOFF_INITIAL_SECONDS": 0.05, "BACKOFF_JITTER": 0}
-    attempts: list[int] = []
+    attempts = []
     register(lambda record, run: attempts.append(run.attempt), poll_every=0.02, stalled_after=60)
     Upload.objects.create(state="processing", last_heartbeat_at=timezone.now() - HOUR, lease_number=1)
     start_worker()
@@ -190,10 +186,10 @@ def test_waiting_records_with_a_flag_are_canceled_by_the_worker(register, start_
 
 @pytest.mark.parametrize("is_slow", [False, True])
 def test_jobs_and_records_take_turns(processors, make_worker, monkeypatch, is_slow):
-    order: list[str] = []
+    order = []
     put, puts = Slots.put, count(1)
 
-    def put_slowly(slots: Slots, attempts: Any) -> None:
+    def put_slowly(slots, attempts):
         put(slots, attempts)
         if next(puts) == 2:  # The slot is free again when the next lane claims.
             until(lambda: slots.is_idle)
@@ -204,7 +200,7 @@ def test_jobs_and_records_take_turns(processors, make_worker, monkeypatch, is_sl
         time.sleep(0.06)  # long enough that nothing is claimed ahead
 
     @processors.records(Upload)
-    def handle(record: Upload, run: RecordRun) -> None:
+    def handle(record, run):
         order.append("record")
         time.sleep(0.06)
 
@@ -222,7 +218,7 @@ def test_jobs_and_records_take_turns(processors, make_worker, monkeypatch, is_sl
 def test_a_job_that_ends_causes_no_query_while_records_are_not_due(processors, register, start_worker):
     gate = threading.Event()
     register(poll_every=600)
-    block: Any = processors.register("shop.block")(lambda job: gate.wait(30))
+    block = processors.register("shop.block")(lambda job: gate.wait(30))
     worker = start_worker(slots=2)
     wake = worker.components.context.wake
     block.enqueue()
@@ -269,7 +265,7 @@ def test_max_jobs_does_not_count_records_that_are_handed_back(register, start_wo
 def test_after_its_active_time_a_worker_takes_neither_records_nor_jobs(register, processors, make_worker, monkeypatch):
     both_started = threading.Barrier(2)
 
-    def create_more(*args: Any) -> None:
+    def create_more(*args):
         both_started.wait(60)
         Upload.objects.create()
         note.enqueue()
