@@ -1,13 +1,14 @@
-"""Workers with the registry of the test, and records with every kind of key."""
+"""Workers with the registry of the test, and handlers that wait for it."""
 
-from collections.abc import Callable
-from typing import Any
+import asyncio
+import threading
 
 import pytest
 from django.apps import apps
 
 from django_jobchains.processors import Processors, Registry
 from tests.records.models import Upload
+from tests.support.connections import end_all
 from tests.support.worker_processes import start_process
 from tests.support.workers import events, make_worker, start_worker
 
@@ -34,7 +35,75 @@ def processors(db, registry):
 def register(processors):
     """Register a function that handles uploads."""
 
-    def register(handle: Callable[..., Any] = lambda record, run: None, **options: Any) -> Any:
+    def register(handle=lambda record, run: None, **options):
         return processors.records(Upload, **options)(handle)
 
     return register
+
+
+@pytest.fixture
+def kind(register, processors):
+    """The registration of uploads, with a handler that returns at once."""
+    register()
+    return processors.record_types["records.upload"]
+
+
+@pytest.fixture
+def handled(register, make_worker):
+    """Let a worker handle one upload, and return it as it is stored at the end, or None if it is deleted."""
+
+    def handled(handle=None, options=None, **values):
+        if handle is not None:
+            register(handle, **(options or {}))
+        upload = Upload.objects.create(**values)
+        make_worker(slots=1, poll_seconds=0.05).run_until_idle(timeout=20)
+        return Upload.objects.filter(pk=upload.pk).first()
+
+    return handled
+
+
+@pytest.fixture
+def quick_resets(settings):
+    """Let workers reset and cancel records often, and let these records be due again at once."""
+    settings.JOBCHAINS = {"REAP_SECONDS": 0.05, "BACKOFF_INITIAL_SECONDS": 0.05, "BACKOFF_JITTER": 0}
+
+
+@pytest.fixture
+def release_locks():
+    """End the transactions of other connections after the test."""
+    yield
+    end_all()
+
+
+class Waiting:
+    """A handler that waits until the test releases it or, if it ``heeds`` that, until its attempt is aborted."""
+
+    def __init__(self, *, heeds=True):
+        self.started, self.released = threading.Event(), threading.Event()
+        self.runs, self.reasons = [], []
+        self.heeds = heeds
+
+    def __call__(self, record, run):
+        self.runs.append(run)
+        self.started.set()
+        while not (run.signal.aborted and self.heeds) and not self.released.wait(0.005):
+            pass
+        self.reasons.append(run.signal.reason)
+        if self.heeds:
+            run.signal.raise_if_aborted()
+
+    def until_started(self):
+        assert self.started.wait(30)
+
+
+class AsyncWaiting(Waiting):
+    async def __call__(self, record, run):
+        self.started.set()
+        while not self.released.is_set():
+            try:
+                await asyncio.sleep(0.005)
+            except asyncio.CancelledError:
+                if self.heeds:
+                    self.reasons.append(run.signal.reason)
+                    raise
+        self.reasons.append(run.signal.reason)

@@ -14,37 +14,32 @@ from django_jobchains.store import RecordEnd, get_store
 from django_jobchains.store.records import Records
 from django_jobchains.worker.end_writer import EndWriter
 from django_jobchains.worker.reaper import RecordResetter
+from tests.records.conftest import Waiting
 from tests.records.models import LETTER_COLUMNS, Export, Letter, Upload
-from tests.records.test_unwritable_ends import refusing
+from tests.records.test_internal_errors import refusing
 from tests.store.test_retries import DriverError
-from tests.support.connections import end_all, holding
+from tests.support.connections import holding
 from tests.support.waiting import until
 from tests.support.workers import context_for
 
-pytestmark = [pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
+pytestmark = [
+    pytest.mark.postgresql,
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.usefixtures("quick_resets", "release_locks"),
+]
 
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
 
 
-@pytest.fixture(autouse=True)
-def _often(settings):
-    settings.JOBCHAINS = {"REAP_SECONDS": 0.05}
-    yield
-    end_all()
-
-
-class Ending:
+class Ending(Waiting):
     """A handler that waits for the test, and then ends in one of several ways."""
 
     def __init__(self, way):
+        super().__init__(heeds=False)
         self.way = way
-        self.calls = 0
-        self.started, self.gate = threading.Event(), threading.Event()
 
     def __call__(self, record, run):
-        self.calls += 1
-        self.started.set()
-        self.gate.wait(60)
+        super().__call__(record, run)
         if self.way == "fail":
             raise NonRetryable("no such file")
         if self.way == "requeue":
@@ -58,9 +53,9 @@ def lock(model):
 
 def stop_while_locked(worker, handler, model):
     """Stop a worker that cannot write the end of an attempt. Return what holds the lock."""
-    assert handler.started.wait(30)
+    handler.until_started()
     locker = lock(model)
-    handler.gate.set()
+    handler.released.set()
     until(lambda: worker.running == 0)
     worker.stop(timeout=0)
     return locker
@@ -87,7 +82,7 @@ def test_another_worker_writes_the_end(processors, start_worker, model, way, sta
     until(lambda: not DeferredWrite.objects.exists(), what=lambda: vars(model.objects.get()))
     stored = model.objects.get()
     assert (stored.state, stored.failure_message, stored.process_after) == (state, message, process_after)
-    assert (stored.num_resets, stored.lease_number, handler.calls) == (0, 1, 1)
+    assert (stored.num_resets, stored.lease_number, len(handler.runs)) == (0, 1, 1)
 
 
 def test_the_keys_and_columns_may_have_any_name_and_type(processors, start_worker):
@@ -97,7 +92,7 @@ def test_the_keys_and_columns_may_have_any_name_and_type(processors, start_worke
     stop_while_locked(start_worker(), handler, Letter).result()
     start_worker()
     until(lambda: Letter.objects.get().status == "completed")
-    assert (handler.calls, DeferredWrite.objects.count()) == (1, 0)
+    assert (len(handler.runs), DeferredWrite.objects.count()) == (1, 0)
 
 
 def test_a_handler_that_holds_its_row_is_handed_back_later(register, start_worker):

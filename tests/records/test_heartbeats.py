@@ -1,14 +1,26 @@
-"""The heartbeats of all running records of a model are one statement, which locks their rows in the order of ids."""
+"""Heartbeats and resets: what a worker writes and loses, and when it resets the records of others."""
 
+import asyncio
 import math
+import threading
 import time
+from datetime import timedelta
 
 import pytest
+from django.db import connection
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
-from django_jobchains.store import DequeueRequest, get_store
+from django_jobchains.declare.registry import get_registry
+from django_jobchains.store import DequeueRequest, RecordEnd, get_store
+from django_jobchains.telemetry.events import AttemptAbandoned, AttemptStuck, RecordReset
 from django_jobchains.worker.held_leases import HeldRecords
-from tests.records.models import Export, Upload
+from django_jobchains.worker.reaper import REAP_LIMIT, RecordResetter
+from tests.records.models import Export, Letter, Upload
+from tests.support.clocks import Clock
+from tests.support.connections import holding
+from tests.support.waiting import until
+from tests.support.workers import context_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -64,3 +76,332 @@ def test_rows_are_locked_in_the_order_of_their_ids(processors):
     processors.records(Upload)(lambda record, run: None)
     [statement] = beating(list(processors.record_types.values()), 5)
     assert 'ORDER BY free."id" FOR NO KEY UPDATE OF free SKIP LOCKED' in statement
+
+
+# Heartbeats that fail for too long: handlers are asked to stop, and their records are not blamed
+
+
+class Outage:
+    """Lets the heartbeats of a worker fail until the first attempt has been aborted."""
+
+    def __init__(self, monkeypatch):
+        self._patch = monkeypatch
+        self._is_over = threading.Event()
+        self.reasons = []
+
+    def begin(self, worker):
+        beat = worker.store.records.beat
+
+        def fail(*args):
+            if not self._is_over.is_set():
+                raise ValueError("the database does not answer")
+            return beat(*args)
+
+        self._patch.setattr(worker.store.records, "beat", fail)
+
+    def note(self, run):
+        """Note why the attempt was aborted. Heartbeats are written again from now on."""
+        self.reasons.append(run.signal.reason)
+        self._is_over.set()
+
+
+@pytest.fixture
+def outage(monkeypatch):
+    return Outage(monkeypatch)
+
+
+@pytest.fixture
+def until_completed(register, make_worker, outage):
+    """Let a worker whose heartbeats fail handle a record with this handler, until it is completed."""
+
+    def until_completed(handle):
+        register(handle, stalled_after=3, heartbeat_every=0.1, poll_every=0.02)
+        Upload.objects.create()
+        worker = make_worker(slots=1)
+        outage.begin(worker)
+        worker.start()
+        until(lambda: Upload.objects.filter(state="completed").exists(), 60, lambda: vars(Upload.objects.get()))
+        upload = Upload.objects.get()
+        assert (upload.lease_number, upload.num_failures) == (2, 0)
+        return upload
+
+    return until_completed
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_handler_that_stops_hands_its_record_back(until_completed, events, outage, is_async):
+    def handle(record, run):
+        if run.signal.wait(30 if record.lease_number == 1 else 0):
+            outage.note(run)
+            run.signal.raise_if_aborted()
+
+    async def ahandle(record, run):
+        try:
+            await asyncio.sleep(30 if record.lease_number == 1 else 0)
+        except asyncio.CancelledError:
+            outage.note(run)
+            raise
+
+    upload = until_completed(ahandle if is_async else handle)
+    assert (outage.reasons, upload.num_resets) == (["error"], 0)
+    assert [event.reason for event in events.of(AttemptAbandoned)] == ["error"]
+
+
+def test_the_record_of_a_handler_that_does_not_stop_is_reset(until_completed, settings, events, outage):
+    settings.JOBCHAINS = {
+        "STUCK_SECONDS": 0.1,
+        "REAP_SECONDS": 0.05,
+        "BACKOFF_INITIAL_SECONDS": 0.05,
+        "BACKOFF_JITTER": 0,
+    }
+    released = threading.Event()
+
+    def handle(record, run):
+        if record.lease_number == 1:
+            until(lambda: run.signal.aborted)
+            outage.note(run)
+            released.wait(60)
+
+    upload = until_completed(handle)
+    released.set()
+    assert upload.num_resets == 1
+    assert [event.reason for event in events.of(AttemptStuck)] == ["error"]
+    assert [event.state for event in events.of(RecordReset)] == ["queued"]
+
+
+class TestOverdueRecords:
+    """The heartbeats of a record are overdue when the worker checks them."""
+
+    @pytest.fixture
+    def leases(self, kind):
+        return HeldRecords(kind, get_store())
+
+    @pytest.fixture
+    def key(self, kind, leases):
+        key = (Upload.objects.create(state="processing", lease_number=1).pk, 1)
+        self.signal = leases.hold(key, kind.stalled_seconds, time.monotonic() - 3600, kind.queue)
+        return key
+
+    @pytest.mark.parametrize("is_found", [True, False])
+    def test_a_loss_is_reported_once(self, leases, key, is_found):
+        assert leases.abort_overdue() == {key: "error"}
+        assert leases.abort_overdue() == {}
+        if is_found:  # by a heartbeat, before the attempt has ended
+            Upload.objects.update(lease_number=2)
+            assert leases.renew_due() == {}
+        assert leases.release([key]) == set()
+
+    def test_an_attempt_that_has_ended_is_not_reported(self, leases, key):
+        self.signal.end()
+        assert leases.abort_overdue() == {}
+        assert leases.release([key]) == {key}
+
+    @pytest.mark.parametrize("query", [HeldRecords.renew_due, HeldRecords.check])
+    @pytest.mark.parametrize("is_announced", [True, False])
+    def test_an_attempt_in_a_child_that_has_committed_its_end_has_not_lost_its_record(
+        self, kind, leases, key, query, is_announced
+    ):
+        """The worker may not have read yet that the child was about to commit. Then the loss is not reported yet."""
+        self.signal.ends_elsewhere = True
+        if is_announced:
+            self.signal.end()
+        get_store().records.end(kind.table("default"), [RecordEnd(*key, "completed")])
+        assert query(leases) == {}
+        assert self.signal.aborted != is_announced
+        assert leases.release([key])
+
+
+@pytest.fixture
+def failing_heartbeats():
+    """Reject heartbeats of letters in the database, for a worker in another process."""
+    table, name = Letter._meta.db_table, "no_heartbeats"
+    is_server = connection.vendor == "postgresql"
+    trigger = f"CREATE TRIGGER {name} BEFORE UPDATE OF beat ON {table} FOR EACH ROW WHEN (OLD.status = 'processing')"
+    with connection.cursor() as cursor:
+        if is_server:
+            body = "BEGIN RAISE EXCEPTION 'no heartbeats'; END"
+            cursor.execute(f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$ {body} $$")
+            cursor.execute(f"{trigger} EXECUTE FUNCTION {name}()")
+        else:
+            cursor.execute(f"{trigger} BEGIN SELECT RAISE(ABORT, 'no heartbeats'); END")
+    yield
+    with connection.cursor() as cursor:
+        cursor.execute(f"DROP FUNCTION {name} CASCADE" if is_server else f"DROP TRIGGER {name}")
+
+
+@pytest.mark.slow
+def test_a_child_process_that_is_killed_hands_its_record_back(start_process, failing_heartbeats):
+    Letter.objects.create(code="hang")
+    settings = {"DJANGO_SETTINGS_MODULE": "tests.records.worker_settings"}
+    start_process("--type", "records.letter", jobchains={"SHUTDOWN_SECONDS": 0.1}, **settings).until_ready()
+    until(lambda: Letter.objects.get().attempt_number == 2, 60, lambda: vars(Letter.objects.get()))
+    letter = Letter.objects.get()
+    assert (letter.failures, letter.resets) == (0, 0)
+
+
+# Resets: not while the heartbeats of others were kept from being written
+
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The clock of resetters and keepers."""
+    clock = Clock()
+    for module in ("reaper", "held_leases"):
+        monkeypatch.setattr(f"django_jobchains.worker.{module}.time", clock)
+    return clock
+
+
+class Process:
+    """The records of one worker, and its resets."""
+
+    def __init__(self):
+        self.store = get_store()
+        kinds = {kind.name: kind for kind in get_registry().record_types()}
+        context = context_for(self.store, records=kinds)
+        self.leases = context.record_leases
+        self.resetter = RecordResetter(context)
+
+    def dequeue(self, kind, clock):
+        """Dequeue a record, and let its last heartbeat be long ago."""
+        request = DequeueRequest(kind.select("default"), 1, "host", kind.queue)
+        [found] = self.store.records.dequeue(kind.table("default"), request)
+        self.leases[kind.name].hold(found.key, kind.stalled_seconds, clock() - HOUR.total_seconds(), kind.queue)
+        Upload.objects.update(last_heartbeat_at=timezone.now() - HOUR)
+        return found.key
+
+    def beat(self):
+        return [lost for leases in self.leases.values() for lost in leases.renew_due()]
+
+    def reset(self, clock):
+        """Reset all records that may be reset, with the pauses in between."""
+        while self.resetter.step():
+            clock.forward(self.resetter.rest_seconds)
+
+
+def register(processors, **options):
+    name = options.setdefault("name", "records.upload")
+    processors.records(Upload, **options)(lambda record, run: None)
+    return processors.record_types[name]
+
+
+def put(count=1, **values):
+    stalled = {"state": "processing", "last_heartbeat_at": timezone.now() - HOUR, "lease_number": 1, **values}
+    Upload.objects.bulk_create([Upload(**stalled) for _ in range(count)])
+
+
+def states():
+    return set(Upload.objects.values_list("state", "num_resets"))
+
+
+def row_lock():
+    return holding(lambda store: list(Upload.objects.select_for_update()))
+
+
+def table_lock(mode):
+    return lambda: holding(lambda store: store.db.execute(f"LOCK TABLE {Upload._meta.db_table} IN {mode} MODE", []))
+
+
+each_lock = pytest.mark.parametrize(
+    "lock",
+    [row_lock, table_lock("SHARE"), table_lock("ACCESS EXCLUSIVE")],
+    ids=["row", "create index", "alter table"],
+)
+
+
+@pytest.mark.postgresql
+@each_lock
+@pytest.mark.usefixtures("release_locks")
+def test_a_record_that_was_locked_for_long_keeps_its_worker(processors, clock, lock):
+    kind = register(processors)
+    Upload.objects.create()
+    holder, other = Process(), Process()
+    holder.dequeue(kind, clock)
+    locker = lock()
+    for _ in range(3):
+        assert holder.beat() == []
+        other.reset(clock)
+        clock.forward(60)
+    locker.result()
+    other.resetter.step()
+    assert states() == {("processing", 0)}
+    assert holder.beat() == []
+    clock.forward(60)
+    other.reset(clock)
+    assert states() == {("processing", 0)}
+
+
+@pytest.mark.postgresql
+@each_lock
+@pytest.mark.usefixtures("release_locks")
+def test_a_lock_after_the_first_look_starts_the_wait_again(processors, clock, lock):
+    register(processors)
+    process = Process()
+    put()
+    process.resetter.step()
+    locker = lock()
+    clock.forward(60)
+    process.resetter.step()
+    locker.result()
+    process.resetter.step()
+    assert states() == {("processing", 0)}
+    process.reset(clock)
+    assert states() == {("queued", 1)}
+
+
+def test_a_record_without_a_worker_is_reset_when_there_was_time_for_a_heartbeat(processors, clock, events):
+    register(processors, stalled_after=30, heartbeat_every=10)
+    process = Process()
+    put()
+    for _ in range(2):
+        assert process.resetter.step()
+        assert (states(), process.resetter.rest_seconds) == ({("processing", 0)}, 2)
+        clock.forward(1)
+    process.resetter.step()
+    assert states() == {("queued", 1)}
+    assert [(event.type_name, event.state) for event in events.of(RecordReset)] == [("records.upload", "queued")]
+
+
+def test_many_stalled_records_are_reset_without_a_pause(processors, clock):
+    register(processors)
+    process = Process()
+    put(REAP_LIMIT + 10)
+    assert process.resetter.step()
+    clock.forward(2)
+    assert (process.resetter.step(), process.resetter.rest_seconds) == (True, 0)
+    process.resetter.step()
+    assert states() == {("queued", 1)}
+
+
+# A model that is registered twice
+
+
+def test_registrations_of_one_model_do_not_reset_each_others_records(processors, clock):
+    first, second = register(processors, name="first"), register(processors, name="second")
+    process = Process()
+    for kind in (first, second):
+        Upload.objects.create()
+        process.dequeue(kind, clock)
+    process.reset(clock)
+    assert states() == {("processing", 0)}
+
+
+def test_the_longest_time_without_heartbeats_applies(processors, clock):
+    register(processors, name="short", stalled_after=60)
+    register(processors, name="long", stalled_after=7200)
+    put()
+    Process().reset(clock)
+    assert states() == {("processing", 0)}
+    put(last_heartbeat_at=timezone.now() - 3 * HOUR)
+    Process().reset(clock)
+    assert states() == {("processing", 0), ("queued", 1)}
+
+
+def test_the_smallest_limit_of_resets_applies(processors, clock):
+    register(processors, name="many", max_resets=5)
+    register(processors, name="few", max_resets=1, reset_failure_message="too often")
+    put(num_resets=1)
+    Process().reset(clock)
+    assert (states(), Upload.objects.get().failure_message) == ({("failed", 1)}, "too often")

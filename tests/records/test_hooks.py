@@ -1,4 +1,4 @@
-"""The hooks of record processors: when they are called, and what their results, errors and open transactions do."""
+"""The hooks of record processors: when they are called, what their results and errors do, and what slow ones delay."""
 
 import threading
 
@@ -6,65 +6,87 @@ import pytest
 from django.db import transaction
 from django.db.models import Q
 
-from django_jobchains.records import RecordProcessor
-from tests.records.models import Repository, Upload
-from tests.support.waiting import until
+from django_jobchains.isolation import Isolation
+from django_jobchains.models import Job
+from django_jobchains.records import NonRetryable, RecordProcessor
+from django_jobchains.telemetry.events import AttemptStuck
+from django_jobchains.worker import records as worker_records
+from tests.records.models import Export, Repository, Upload
+from tests.support.connections import holding
+from tests.support.waiting import stays, until
+from tests.support.workers import time_out
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-class Recording(RecordProcessor[Upload]):
+class Hooked(RecordProcessor[Upload]):
+    """Notes its calls, and does in each method what the test has set in ``does``."""
+
     def __init__(self):
         self.calls = []
-        self.before = True
+        self.does = {}
+        self.entered, self.released = threading.Event(), threading.Event()
+
+    def _call(self, name, *args):
+        self.calls.append(name)
+        return self.does[name](*args) if name in self.does else None
 
     def pre_dequeue(self):
-        self.calls.append("pre_dequeue")
-        return self.before
+        result = self._call("pre_dequeue")
+        return True if result is None else result
 
     def pre_handle(self, record):
-        self.calls.append(f"pre_handle {record.size}")
-        if record.size == 13:
-            raise ValueError("unlucky")
+        self._call("pre_handle", record)
 
     def handle(self, record, run):
-        self.calls.append(f"handle {record.size}")
-        if record.size == 5:
-            raise ValueError("no")
+        self._call("handle", record, run)
 
     def post_handle(self, record):
-        self.calls.append(f"post_handle {record.size} {Upload.objects.get(pk=record.pk).state}")
-        raise KeyError("only logged")
+        self._call("post_handle", record)
+
+    def blocks(self, *args):
+        """Wait until the test releases the processor."""
+        self.entered.set()
+        self.released.wait(60)
 
 
 @pytest.fixture
-def recording(processors):
-    processors.records(Upload)(Recording)
-    return processors.record_types["records.upload"].processor
+def hooked(processors):
+    """The processor of uploads."""
+    processors.records(Upload, poll_every=0.02)(Hooked)
+    processor = processors.record_types["records.upload"].processor
+    yield processor
+    processor.released.set()
 
 
-@pytest.mark.parametrize(("size", "state"), [(1, "completed"), (5, "errored")])
-def test_hooks_are_called_around_the_handler(recording, make_worker, size, state):
-    upload = Upload.objects.create(size=size)
-    make_worker(slots=1).run_until_idle(timeout=20)
-    upload.refresh_from_db()
-    assert upload.state == state
-    calls = [call for call in recording.calls if call != "pre_dequeue"]
-    assert calls == [f"pre_handle {size}", f"handle {size}", f"post_handle {size} {state}"]
-    assert recording.calls[0] == "pre_dequeue"
-
-
-def test_an_error_of_pre_handle_is_the_attempts_error(recording, make_worker):
-    upload = Upload.objects.create(size=13)
-    make_worker(slots=1).run_until_idle(timeout=20)
-    upload.refresh_from_db()
-    assert (upload.state, upload.failure_message) == ("errored", "ValueError: unlucky")
-    calls = [call for call in recording.calls if call != "pre_dequeue"]
-    assert calls == ["pre_handle 13", "post_handle 13 errored"]
+def fail(error):
+    raise error
 
 
 @pytest.mark.parametrize(
-    ("before", "handled"),
+    ("fails_in", "state", "calls"),
+    [
+        (None, "completed", ["pre_handle", "handle", "post_handle"]),
+        ("handle", "errored", ["pre_handle", "handle", "post_handle"]),
+        ("pre_handle", "errored", ["pre_handle", "post_handle"]),
+        ("post_handle", "completed", ["pre_handle", "handle", "post_handle"]),
+    ],
+)
+def test_hooks_are_called_around_the_handler(hooked, handled, fails_in, state, calls):
+    seen = []
+    hooked.does["post_handle"] = lambda record: seen.append(Upload.objects.get().state)
+    if fails_in:
+        hooked.does[fails_in] = lambda *args: fail(ValueError("unlucky"))
+    upload = handled()
+    message = "ValueError: unlucky" if state == "errored" else None
+    assert (upload.state, upload.failure_message) == (state, message)
+    assert seen == ([] if fails_in == "post_handle" else [state])
+    assert hooked.calls[0] == "pre_dequeue"
+    assert [call for call in hooked.calls if call != "pre_dequeue"] == calls
+
+
+@pytest.mark.parametrize(
+    ("before", "sizes"),
     [
         (False, []),
         (Q(size__lte=2), [1, 2]),
@@ -73,69 +95,33 @@ def test_an_error_of_pre_handle_is_the_attempts_error(recording, make_worker):
         ("a text", []),
     ],
 )
-def test_pre_dequeue_decides_what_is_dequeued(recording, make_worker, before, handled):
-    recording.before = before
+def test_pre_dequeue_decides_what_is_dequeued(hooked, make_worker, before, sizes):
+    hooked.does["pre_dequeue"] = lambda: before
     Upload.objects.bulk_create([Upload(size=size) for size in (1, 2, 3)])
     Upload.objects.create(size=1, state="uploading")
     make_worker(slots=1).run_until_idle(timeout=20)
-    assert sorted(Upload.objects.filter(state="completed").values_list("size", flat=True)) == handled
+    assert sorted(Upload.objects.filter(state="completed").values_list("size", flat=True)) == sizes
 
 
-def test_a_budget_is_lowered_before_the_next_record_is_dequeued(processors, make_worker):
-    most = []
+def test_a_budget_is_lowered_before_the_next_record_is_dequeued(hooked, start_worker):
+    headroom, lock, most = [10], threading.Lock(), []
 
-    @processors.records(Upload)
-    class WithinBudget(RecordProcessor[Upload]):
-        def __init__(self):
-            self.headroom, self.lock = 10, threading.Lock()
+    def spend(size):
+        with lock:
+            headroom[0] -= size
+            most.append(headroom[0])
 
-        def pre_dequeue(self):
-            return Q(size__lte=self.headroom) if self.headroom else False
-
-        def pre_handle(self, record):
-            with self.lock:
-                self.headroom -= record.size
-                most.append(self.headroom)
-
-        def handle(self, record, run):
-            run.signal.wait(0.01)
-
-        def post_handle(self, record):
-            with self.lock:
-                self.headroom += record.size
-
+    hooked.does = {
+        "pre_dequeue": lambda: Q(size__lte=headroom[0]) if headroom[0] else False,
+        "pre_handle": lambda record: spend(record.size),
+        "handle": lambda record, run: run.signal.wait(0.01),
+        "post_handle": lambda record: spend(-record.size),
+    }
     Upload.objects.bulk_create([Upload(size=size) for size in (6, 6, 4, 3, 7, 10)])
-    worker = make_worker(slots=4, poll_seconds=0.02)
-    worker.start()
+    worker = start_worker(slots=4, poll_seconds=0.02)
     until(lambda: Upload.objects.filter(state="completed").count() == 6)
     worker.stop()
     assert min(most) >= 0
-
-
-class Careless(RecordProcessor[Upload]):
-    """Every method writes its name. The first call of the hook ``careless_in`` leaves its transaction open."""
-
-    def __init__(self):
-        self.careless_in = ""
-
-    def _call(self, name):
-        if name == self.careless_in:
-            self.careless_in, name = "", "lost"
-            transaction.atomic().__enter__()
-        Repository.objects.create(name=name)
-
-    def pre_dequeue(self):
-        self._call("pre_dequeue")
-        return True
-
-    def pre_handle(self, record):
-        self._call("pre_handle")
-
-    def handle(self, record, run):
-        self._call("handle")
-
-    def post_handle(self, record):
-        self._call("post_handle")
 
 
 @pytest.mark.parametrize(
@@ -147,15 +133,169 @@ class Careless(RecordProcessor[Upload]):
     ],
 )
 def test_a_transaction_that_a_hook_leaves_open_is_reported_and_rolled_back(
-    processors, start_worker, caplog, hook, message, first
+    hooked, start_worker, caplog, hook, message, first
 ):
-    processors.records(Upload, poll_every=0.05)(Careless)
-    processor = processors.record_types["records.upload"].processor
-    processor.careless_in = hook
+    """Every method writes its name. The first call of the hook leaves its transaction open."""
+    careless = [hook]
+
+    def write(name):
+        if name in careless:
+            careless.remove(name)
+            transaction.atomic().__enter__()
+            name = "lost"
+        Repository.objects.create(name=name)
+
+    names = {"pre_dequeue", "pre_handle", "handle", "post_handle"}
+    hooked.does = {name: lambda *args, name=name: write(name) for name in names}
     for _ in range(2):
         Upload.objects.create()
     start_worker(slots=1)
     until(lambda: list(Upload.objects.order_by("pk").values_list("state", flat=True)) == [first, "completed"])
     until(lambda: message in caplog.text and "TransactionLeftOpen" in caplog.text)
-    every_name = {"pre_dequeue", "pre_handle", "handle", "post_handle"}
-    until(lambda: set(Repository.objects.values_list("name", flat=True)) == every_name)
+    until(lambda: set(Repository.objects.values_list("name", flat=True)) == names)
+
+
+# Interruptions
+
+INTERRUPTIONS = {
+    "cancelled": lambda worker: Upload.objects.update(cancel=True),
+    "not_found": lambda worker: Upload.objects.all().delete(),
+    "timed_out": lambda worker: time_out(worker, "run.signal.wait(60)"),
+}
+
+
+@pytest.mark.parametrize(
+    ("reason", "heeds", "states"),
+    [
+        ("cancelled", True, ["canceled"]),
+        ("cancelled", False, ["completed"]),
+        ("timed_out", True, ["errored"]),
+        ("timed_out", False, ["completed"]),
+        ("not_found", True, []),
+        ("not_found", False, []),
+    ],
+)
+def test_post_handle_follows_an_interruption(processors, start_worker, reason, heeds, states):
+    """A handler that ignores it completes its record."""
+    started, reasons, seen = threading.Event(), [], []
+
+    class Interrupted(RecordProcessor[Upload]):
+        def handle(self, record, run):
+            started.set()
+            run.signal.wait(60)
+            reasons.append(run.signal.reason)
+            if heeds:
+                run.signal.raise_if_aborted()
+
+        def post_handle(self, record):
+            seen.append((*reasons, list(Upload.objects.values_list("state", flat=True))))
+
+    processors.records(Upload, heartbeat_every=0.05)(Interrupted)
+    Upload.objects.create()
+    worker = start_worker()
+    assert started.wait(30)
+    INTERRUPTIONS[reason](worker)
+    until(lambda: seen)
+    assert seen == [(reason, states)]
+
+
+# Slow hooks
+
+
+@pytest.mark.postgresql
+def test_an_attempt_that_waits_for_the_write_of_its_end_is_not_stuck(hooked, start_worker, settings, events):
+    """Another transaction locks its row."""
+    settings.JOBCHAINS = {"STUCK_SECONDS": 0.1}
+    lockers = []
+    hooked.does["handle"] = lambda record, run: lockers.append(
+        holding(lambda store: list(Upload.objects.select_for_update(no_key=True)))
+    )
+    Upload.objects.create()
+    worker = start_worker(slots=1)
+    time_out(worker, "written.wait()")
+    assert stays(lambda: not events.of(AttemptStuck), 0.5)
+    lockers[0].result()
+    until(lambda: "post_handle" in hooked.calls)
+    until(lambda: worker.running == 0)
+    assert (Upload.objects.get().state, events.of(AttemptStuck)) == ("completed", [])
+
+
+@pytest.mark.parametrize("hook", ["pre_dequeue", "pre_handle", "post_handle"])
+def test_a_hook_that_blocks_delays_nothing_else(hooked, processors, start_worker, hook):
+    processors.records(Export, poll_every=0.02)(lambda record, run: None)
+    note = processors.register("shop.note")(lambda job: None)
+    hooked.does[hook] = hooked.blocks
+    Upload.objects.create()
+    start_worker(slots=2)
+    assert hooked.entered.wait(20)
+    for _ in range(3):
+        Export.objects.create()
+        note.enqueue()
+    until(lambda: Export.objects.filter(state="completed").count() == 3)
+    until(lambda: Job.objects.filter(status="completed").count() == 3)
+    assert not hooked.released.is_set()
+    hooked.released.set()
+    until(lambda: Upload.objects.get().state == "completed")
+
+
+def test_the_next_record_is_dequeued_after_pre_handle(hooked, start_worker, monkeypatch):
+    monkeypatch.setattr(worker_records, "ANSWER_SECONDS", 60)
+    hooked.does["pre_handle"] = hooked.blocks
+    Upload.objects.bulk_create([Upload() for _ in range(3)])
+    start_worker(slots=3)
+    assert hooked.entered.wait(20)
+    assert stays(lambda: hooked.calls == ["pre_dequeue", "pre_handle"], 0.2)
+    assert Upload.objects.filter(state="processing").count() == 1
+    hooked.released.set()
+    until(lambda: Upload.objects.filter(state="completed").count() == 3)
+    hooks = [call for call in hooked.calls if call.startswith("pre_")]
+    assert hooks[:6] == ["pre_dequeue", "pre_handle"] * 3
+
+
+def release_when(condition, hooked):
+    """Release the processor, on another thread, when the condition holds."""
+    threading.Thread(target=lambda: (until(condition), hooked.released.set()), daemon=True).start()
+
+
+def test_a_worker_is_not_idle_while_a_hook_decides(hooked, handled):
+    hooked.does["pre_dequeue"] = hooked.blocks
+    release_when(hooked.entered.is_set, hooked)
+    assert handled().state == "completed"
+
+
+def test_post_handle_follows_each_pre_handle_of_a_worker_that_stops(hooked, start_worker):
+    hooked.does["handle"] = hooked.blocks
+    Upload.objects.bulk_create([Upload() for _ in range(3)])
+    worker = start_worker(slots=1)
+    assert hooked.entered.wait(20)
+    release_when(lambda: worker.components.claim_loop._is_closed, hooked)
+    worker.stop(timeout=20)
+    assert hooked.calls.count("pre_handle") == hooked.calls.count("post_handle")
+    assert Upload.objects.filter(state="queued").exists()
+
+
+@pytest.mark.parametrize("hook", ["pre_handle", "post_handle"])
+def test_a_hook_that_does_not_stop_loses_its_slot_if_the_handler_runs_in_a_child_process(
+    hook, processors, start_worker, events, settings
+):
+    settings.JOBCHAINS = {"STUCK_SECONDS": 0.1}
+    isolation = Isolation("process", max_workers=1)
+    processors.records(Upload, isolation=isolation, max_runtime=0.2, poll_every=0.02)(Hooked)
+    hooked = processors.record_types["records.upload"].processor
+    hooked.does["pre_handle"] = lambda record: fail(NonRetryable("The handler is not needed."))
+    before = hooked.does.get(hook, lambda record: None)
+    hooked.does[hook] = lambda record: (record.size and hooked.blocks(), before(record))
+
+    def have_ended(count):
+        return Upload.objects.filter(state__in=["failed", "errored"]).count() == count
+
+    Upload.objects.create(size=1)
+    worker = start_worker(slots=1)
+    until(lambda: events.of(AttemptStuck))
+    Upload.objects.create()
+    until(lambda: have_ended(2))
+    assert not hooked.released.is_set()
+    hooked.released.set()
+    until(lambda: not worker.components.slots.stuck)
+    Upload.objects.create()
+    until(lambda: have_ended(3))

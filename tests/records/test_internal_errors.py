@@ -8,19 +8,25 @@ from django.db import OperationalError, ProgrammingError, connection
 from django.db.models import F, Value
 from django.db.models.signals import post_init
 
-from django_jobchains.attempts.record_attempt import RecordAttempt, RecordEnvironment
+from django_jobchains.attempts.record_attempt import EndedRecord, RecordAttempt, RecordEnvironment
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.records import RecordProcessor
-from django_jobchains.store import get_store
-from django_jobchains.telemetry.events import AttemptAbandoned
+from django_jobchains.store import RecordEnd, get_store
+from django_jobchains.telemetry.events import AttemptAbandoned, OutcomeDelayed
+from django_jobchains.worker import end_writer
 from django_jobchains.worker import records as worker_records
+from django_jobchains.worker.end_writer import MAX_WAIT_SECONDS, EndWriter
 from django_jobchains.worker.held_leases import HeldRecords
 from django_jobchains.worker.isolated import child_attempt
+from django_jobchains.worker.record_ends import RecordSink
 from django_jobchains.worker.records import RecordSource
+from django_jobchains.worker.renewal import LeaseRenewal
 from django_jobchains.worker.slots import Slots
 from tests.records.models import LETTER_COLUMNS, Letter, Upload
 from tests.store.test_retries import DriverError
+from tests.support.clocks import Clock
 from tests.support.waiting import until
+from tests.support.workers import context_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -60,31 +66,20 @@ def fail_once(monkeypatch, owner, name, error):
 # Between the dequeue and the start
 
 
-@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3)])
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), None])
 def test_a_record_that_cannot_be_loaded_errors_alone(register, start_worker, error):
     def load(record):
         if record.size == UNLUCKY:
-            raise error
+            record.num_failures = None  # It cannot be counted up.
+            if error:
+                raise error
 
     register(slots=4)
     Upload.objects.bulk_create([Upload(size=size) for size in (1, UNLUCKY, 3)])
     with when_loaded(load):
         start_worker(slots=4)
         until(lambda: states() == {1: "completed", UNLUCKY: "errored", 3: "completed"}, what=states)
-    assert type(error).__name__ in (Upload.objects.get(size=UNLUCKY).failure_message or "")
-
-
-def test_a_record_whose_counts_cannot_be_read_errors_alone(register, start_worker):
-    def load(record):
-        if record.size == UNLUCKY:
-            record.num_failures = None
-
-    register(slots=4)
-    Upload.objects.bulk_create([Upload(size=size) for size in (1, UNLUCKY, 3)])
-    with when_loaded(load):
-        start_worker(slots=4)
-        until(lambda: states() == {1: "completed", UNLUCKY: "errored", 3: "completed"}, what=states)
-    assert "TypeError" in (Upload.objects.get(size=UNLUCKY).failure_message or "")
+    assert type(error or TypeError()).__name__ in (Upload.objects.get(size=UNLUCKY).failure_message or "")
 
 
 def test_records_are_handed_back_after_an_error_of_the_worker(register, start_worker, monkeypatch):
@@ -120,25 +115,26 @@ def test_records_are_handed_back_if_the_connection_is_lost_while_they_are_loaded
 
 
 @contextmanager
-def renamed_column():
-    """Let a column be missing of a table that the queryset of uploads reads, as before a migration."""
-    execute("ALTER TABLE records_repository RENAME COLUMN priority TO later")
+def renamed(table, column):
+    """Let a column be missing, as before a migration."""
+    execute(f"ALTER TABLE {table} RENAME COLUMN {column} TO away")
     try:
         yield
     finally:
-        execute("ALTER TABLE records_repository RENAME COLUMN later TO priority")
+        execute(f"ALTER TABLE {table} RENAME COLUMN away TO {column}")
 
 
-def execute(statement):
+def execute(*statements):
     with connection.cursor() as cursor:
-        cursor.execute(statement)
+        for statement in statements:
+            cursor.execute(statement)
 
 
 def test_a_missing_column_costs_the_backlog_no_attempt(register, start_worker, caplog):
     handled = []
     register(lambda record, run: handled.append(record.pk), queryset=Upload.objects.select_related("repository"))
     Upload.objects.bulk_create([Upload() for _ in range(30)])
-    with renamed_column():
+    with renamed("records_repository", "priority"):
         start_worker(slots=4, poll_seconds=0.05)
         until(lambda: Upload.objects.filter(lease_number__gt=1, state="queued").exists(), what=states)
     until(lambda: Upload.objects.filter(state="completed").count() == 30, what=states)
@@ -206,48 +202,45 @@ def test_a_child_process_hands_a_record_back_that_it_cannot_load(processors, reg
         if change == "archived":
             Upload.objects.update(result="archive")
         else:
-            stack.enter_context(renamed_column())
+            stack.enter_context(renamed("records_repository", "priority"))
         environment = RecordEnvironment(processors.record_types["records.upload"], get_store(), print)
         ended = child_attempt._handle((upload.pk, 1), environment, AbortSignal())
     assert ended.is_handed_back
     assert ended.exception is not None
 
 
-# In the thread of pre_dequeue
+# In the threads of the worker
 
 
-def test_pre_dequeue_is_called_again_after_an_error_of_its_thread(processors, start_worker, monkeypatch):
-    @processors.records(Upload, poll_every=0.05)
-    class Convert(RecordProcessor[Upload]):
-        def pre_dequeue(self):
-            return True
+class Convert(RecordProcessor[Upload]):
+    """A processor that does nothing."""
 
-        def handle(self, record, run): ...
+    def pre_dequeue(self):
+        return True
 
-    fail_once(monkeypatch, worker_records, "condition_of", RuntimeError("a bug"))
-    Upload.objects.create()
-    start_worker()
-    until(lambda: Upload.objects.get().state == "completed")
+    def handle(self, record, run): ...
+
+    def post_handle(self, record): ...
 
 
-# In the slots
+async def ahandle(record, run): ...
 
 
+@pytest.mark.usefixtures("quick_resets")
 @pytest.mark.parametrize(
-    ("owner", "step"), [(Slots, "put"), (RecordAttempt, "call_pre_handle"), (RecordAttempt, "handle")]
+    ("handler", "owner", "step"),
+    [
+        (Convert, Slots, "put"),
+        (Convert, RecordAttempt, "call_pre_handle"),
+        (Convert, RecordAttempt, "handle"),
+        (ahandle, RecordAttempt, "call_pre_handle"),
+        (ahandle, RecordAttempt, "ahandle"),
+    ],
 )
-def test_a_record_is_reset_after_an_error_of_its_slot(
-    processors, start_worker, monkeypatch, settings, events, owner, step
+def test_a_record_is_reset_after_an_error_of_its_slot_or_task(
+    register, start_worker, monkeypatch, events, handler, owner, step
 ):
-    settings.JOBCHAINS = {"REAP_SECONDS": 0.05, "BACKOFF_INITIAL_SECONDS": 0.05, "BACKOFF_JITTER": 0}
-
-    @processors.records(Upload, stalled_after=2, heartbeat_every=0.1, poll_every=0.05)
-    class Convert(RecordProcessor[Upload]):
-        def pre_dequeue(self):
-            return True
-
-        def handle(self, record, run): ...
-
+    register(handler, stalled_after=2, heartbeat_every=0.1, poll_every=0.05)
     fail_once(monkeypatch, owner, step, RuntimeError("a bug"))
     Upload.objects.create()
     start_worker(slots=1)
@@ -255,27 +248,16 @@ def test_a_record_is_reset_after_an_error_of_its_slot(
     assert "error" in {event.reason for event in events.of(AttemptAbandoned)}
 
 
-@pytest.mark.parametrize("step", ["call_pre_handle", "ahandle"])
-def test_a_record_is_reset_after_an_error_of_its_task(register, start_worker, monkeypatch, settings, events, step):
-    settings.JOBCHAINS = {"REAP_SECONDS": 0.05, "BACKOFF_INITIAL_SECONDS": 0.05, "BACKOFF_JITTER": 0}
-
-    async def handle(record, run): ...
-
-    register(handle, stalled_after=2, heartbeat_every=0.1, poll_every=0.05)
-    fail_once(monkeypatch, RecordAttempt, step, RuntimeError("a bug"))
+def test_pre_dequeue_is_called_again_after_an_error_of_its_thread(register, start_worker, monkeypatch):
+    register(Convert, poll_every=0.05)
+    fail_once(monkeypatch, worker_records, "condition_of", RuntimeError("a bug"))
     Upload.objects.create()
     start_worker()
-    until(lambda: Upload.objects.filter(state="completed", num_resets__gt=0).exists())
-    assert "error" in {event.reason for event in events.of(AttemptAbandoned)}
+    until(lambda: Upload.objects.get().state == "completed")
 
 
-def test_an_error_after_the_end_changes_nothing(processors, start_worker, monkeypatch, events):
-    @processors.records(Upload, poll_every=0.05)
-    class Convert(RecordProcessor[Upload]):
-        def handle(self, record, run): ...
-
-        def post_handle(self, record): ...
-
+def test_an_error_after_the_end_changes_nothing(register, start_worker, monkeypatch, events):
+    register(Convert, poll_every=0.05)
     fail_once(monkeypatch, RecordAttempt, "call_post_handle", RuntimeError("a bug"))
     Upload.objects.bulk_create([Upload(), Upload()])
     start_worker(slots=1)
@@ -318,3 +300,183 @@ def test_records_of_a_model_are_handed_back_although_those_of_another_cannot_be(
     monkeypatch.setattr(worker.store.records, "end", fail_for_one)
     worker.stop(timeout=0)
     until(lambda: both_states() == ["processing", "queued"], what=both_states)
+
+
+# Ends that the database refuses: what can be written is written, and otherwise the record is released
+
+
+#: The actions of a trigger that refuses, on SQLite and on PostgreSQL.
+ABORT = "BEGIN SELECT RAISE(ABORT, 'refused'); END"
+RAISE = "BEGIN RAISE EXCEPTION ''refused''; END"
+CALL = "EXECUTE FUNCTION refuse()"
+SECRET = "hunter2hunter2hunter2hunter2hunter2"
+
+
+@contextmanager
+def refusing(condition):
+    """Let a trigger refuse updates of uploads that meet a condition."""
+    if connection.vendor == "sqlite":
+        begin = [f"CREATE TRIGGER refuse BEFORE UPDATE ON records_upload WHEN {condition} {ABORT}"]
+        end = ["DROP TRIGGER refuse"]
+    else:
+        begin = [
+            f"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS '{RAISE}'",
+            f"CREATE TRIGGER refuse BEFORE UPDATE ON records_upload FOR EACH ROW WHEN ({condition}) {CALL}",
+        ]
+        end = ["DROP TRIGGER refuse ON records_upload", "DROP FUNCTION refuse"]
+    execute(*begin)
+    try:
+        yield
+    finally:
+        execute(*end)
+
+
+def test_a_message_is_cut_to_its_column_without_secrets(processors, make_worker):
+    @processors.records(Letter, columns=LETTER_COLUMNS)
+    def send(letter, run):
+        raise ValueError(f"{'x' * 225} password={SECRET} {'y' * 100}")
+
+    Letter.objects.create(code="a")
+    make_worker(poll_seconds=0.05).run_until_idle(timeout=20)
+    letter = Letter.objects.get()
+    assert (letter.status, letter.failures, len(letter.error)) == ("errored", 1, 255)
+    assert SECRET[:6] not in letter.error
+
+
+def test_an_error_is_written_without_a_message_that_is_refused(handled):
+    def handle(record, run):
+        raise ValueError("no")
+
+    with refusing("NEW.failure_message <> ''"):
+        upload = handled(handle)
+    assert (upload.state, upload.num_failures, upload.failure_message) == ("errored", 1, "")
+
+
+def test_a_completion_that_is_refused_is_an_error(register, handled):
+    register()
+    with refusing("NEW.state = 'completed'"):
+        upload = handled()
+    assert (upload.state, "refused" in (upload.failure_message or "")) == ("errored", True)
+
+
+def test_an_end_waits_for_a_column_that_is_missing(register, start_worker, events):
+    """As during a deployment. The handler is not called again."""
+    attempts = []
+    gate = threading.Event()
+
+    def handle(record, run):
+        attempts.append(run.attempt)
+        gate.wait(30)
+
+    register(handle, poll_every=0.05)
+    Upload.objects.create()
+    start_worker()
+    until(lambda: attempts)
+    with renamed("records_upload", "finished_at"):
+        gate.set()
+        until(lambda: events.of(OutcomeDelayed))
+    until(lambda: Upload.objects.get().state == "completed")
+    assert attempts == [1]
+
+
+@pytest.mark.usefixtures("quick_resets")
+def test_a_record_whose_end_is_refused_is_reset(register, start_worker, events):
+    def handle(record, run):
+        if run.attempt == 1:
+            raise ValueError("no")
+
+    register(handle, stalled_after=2, heartbeat_every=0.1, poll_every=0.05)
+    Upload.objects.create()
+    with refusing("NEW.state = 'errored'"):
+        start_worker()
+        until(lambda: Upload.objects.filter(state="completed", num_resets__gt=0).exists())
+    assert "error" in {event.reason for event in events.of(AttemptAbandoned)}
+
+
+class Failing:
+    """A writer whose database answers every end with the same error, at the times of a clock."""
+
+    def __init__(self, processors, monkeypatch, sqlstate):
+        store = get_store()
+        self.clock, self._sqlstate = Clock(), sqlstate
+        self.tried_at = set()
+        monkeypatch.setattr(store.records, "end", self._fail)
+        monkeypatch.setattr(end_writer, "time", self.clock)
+        processors.records(Upload)(lambda record, run: None)
+        [kind] = processors.record_types.values()
+        context = context_for(store, records=processors.record_types)
+        self.writer = EndWriter(context, RecordSink(context))
+        self.writer.put(EndedRecord(kind, (1, 1), 1, RecordEnd(1, 1, "completed")))
+
+    def _fail(self, *args):
+        self.tried_at.add(self.clock.now)
+        error = DriverError(self._sqlstate)
+        raise OperationalError(str(error)) from error
+
+    def try_for(self, seconds):
+        for _ in range(20 * seconds):
+            self.writer.interrupt()
+            self.writer.step()
+            self.clock.forward(0.05)
+
+
+@pytest.mark.parametrize("sqlstate", ["40001", "55P03"])
+def test_the_waits_after_conflicts_and_locks_grow_and_are_reported(processors, monkeypatch, events, sqlstate):
+    failing = Failing(processors, monkeypatch, sqlstate)
+    failing.try_for(30)
+    *_, before, last = sorted(failing.tried_at)
+    assert not failing.writer.is_idle
+    assert len(failing.tried_at) < 40
+    assert last - before == pytest.approx(MAX_WAIT_SECONDS, abs=0.1)
+    [delayed] = events.of(OutcomeDelayed)
+    assert (delayed.job_id, delayed.kind, delayed.error) == ("1", "record", "OperationalError: conflict")
+
+
+def test_an_end_that_always_exceeds_a_time_limit_is_not_tried_for_ever(processors, monkeypatch):
+    failing = Failing(processors, monkeypatch, "57014")
+    failing.try_for(30)
+    assert failing.writer.is_idle
+
+
+# The health of the worker
+
+
+@pytest.mark.postgresql
+def test_a_session_that_the_server_ends_is_logged_without_a_traceback(processors, start_worker, caplog):
+    """The server accepts connections, so Django connects again while the transaction of the query ends."""
+    processors.records(Upload, poll_every=0.05)(lambda record, run: None)
+    start_worker()
+    Upload.objects.create()
+    until(lambda: Upload.objects.get().state == "completed")
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+    Upload.objects.create()
+    until(lambda: Upload.objects.filter(state="completed").count() == 2)
+    logged = [record for record in caplog.records if "could not be dequeued" in record.getMessage()]
+    assert [record.exc_info for record in logged] == [None]
+
+
+@pytest.mark.parametrize(
+    ("thread", "call_of"),
+    [
+        ("lease-renewal", lambda worker: (LeaseRenewal, "_each")),
+        ("record-writer", lambda worker: (worker.store.records, "end")),
+    ],
+)
+def test_a_worker_is_not_ready_while_a_thread_of_records_fails(processors, make_worker, monkeypatch, thread, call_of):
+    def fail(*args):
+        raise OperationalError("the connection is lost")
+
+    processors.records(Upload)(lambda record, run: None)
+    Upload.objects.create()
+    worker = make_worker()
+    with monkeypatch.context() as patch:
+        patch.setattr(*call_of(worker), fail)
+        worker.start()
+        until(lambda: f"jobchains-{thread} fails and is retried" in worker.health().problems, what=worker.health)
+        assert worker.health().is_live
+    until(lambda: Upload.objects.get().state == "completed")
+    until(lambda: worker.health().is_ready, what=worker.health)

@@ -1,48 +1,46 @@
-"""While a migration of the project locks the table of one model, workers serve all other models and jobs."""
+"""While a migration of the project locks or alters a table, workers serve all other models and jobs."""
 
 import threading
+from collections import Counter
+from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
-from django.db import OperationalError, connection
+from django.db import NotSupportedError, OperationalError, connection, transaction
 from django.utils import timezone
 
 from django_jobchains import chains, records
 from django_jobchains.attempts.record_attempt import RecordEnvironment
 from django_jobchains.handlers.abort_signal import AbortSignal
+from django_jobchains.models import FailedAttempt
 from django_jobchains.monitoring import record_overview
 from django_jobchains.processors import RunningJob
 from django_jobchains.records.queryset import RecordQuerySet
-from django_jobchains.store import DequeueRequest, get_store
+from django_jobchains.store import DequeueRequest, RecordEnd, get_store
 from django_jobchains.store.errors import is_lock_timeout
+from django_jobchains.telemetry.events import AttemptAbandoned, AttemptEnded
 from django_jobchains.worker.isolated import child_attempt
 from django_jobchains.worker.threads import LOCK_SECONDS
+from tests.records.conftest import Waiting
 from tests.records.models import Export, Repository, Upload
-from tests.support.connections import Actor, end_all, holding
-from tests.support.waiting import until
+from tests.shop.models import Effect
+from tests.support.connections import Actor, holding
+from tests.support.waiting import until, until_completed
 
-pytestmark = [pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
+pytestmark = [
+    pytest.mark.postgresql,
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.usefixtures("release_locks"),
+]
 
 #: The locks of CREATE INDEX and of ALTER TABLE.
 both_locks = pytest.mark.parametrize("mode", ["SHARE", "ACCESS EXCLUSIVE"])
 HOUR = timedelta(hours=1)
 
 
-@pytest.fixture(autouse=True)
-def _ended():
-    yield
-    end_all()
-
-
 def lock(mode, model=Upload):
     """Lock the table of a model in another transaction, until ``result()`` is called."""
     return holding(lambda store: store.db.execute(f"LOCK TABLE {model._meta.db_table} IN {mode} MODE", []))
-
-
-@pytest.fixture
-def kind(processors):
-    processors.records(Upload)(lambda record, run: None)
-    return processors.record_types["records.upload"]
 
 
 def dequeue(store, kind, table):
@@ -72,28 +70,13 @@ def test_the_statements_of_a_workers_threads_wait_only_briefly(kind, name):
     assert is_lock_timeout(caught.value)
 
 
-class Gate:
-    """A handler that waits until the test opens it."""
-
-    def __init__(self):
-        self.is_open = threading.Event()
-        self.reasons = []
-
-    def __call__(self, record, run):
-        while not (run.signal.aborted or self.is_open.wait(0.005)):
-            pass
-        self.reasons.append(run.signal.reason)
-
-
 def in_state(model, state):
     return model.objects.filter(state=state).count()
 
 
 @both_locks
 def test_other_models_and_jobs_are_served(processors, start_worker, mode):
-    @processors.register("shop.note")
-    def note(job: RunningJob[None]) -> None: ...
-
+    note = processors.register("shop.note")(lambda job: None)
     processors.records(Upload, poll_every=0.02)(lambda record, run: None)
     processors.records(Export, poll_every=0.02)(lambda record, run: None)
     Upload.objects.create()
@@ -112,7 +95,7 @@ def test_other_models_keep_their_heartbeats_and_the_locked_one_keeps_its_records
     processors, start_worker, settings, mode
 ):
     settings.JOBCHAINS = {"REAP_SECONDS": 0.05}
-    handler = Gate()
+    handler = Waiting()
     for model in (Upload, Export):
         model.objects.create()
         processors.records(model, poll_every=0.02, stalled_after=30, heartbeat_every=0.1)(handler)
@@ -125,7 +108,7 @@ def test_other_models_keep_their_heartbeats_and_the_locked_one_keeps_its_records
     locker.result()
     before = Upload.objects.get().last_heartbeat_at
     until(lambda: Upload.objects.get().last_heartbeat_at != before)
-    handler.is_open.set()
+    handler.released.set()
     until(lambda: in_state(Upload, "completed") == in_state(Export, "completed") == 1)
     assert handler.reasons == [None, None]
 
@@ -139,9 +122,7 @@ def test_the_records_of_other_models_are_counted(processors):
 
 
 def test_records_whose_related_table_is_locked_are_handed_back(processors, start_worker):
-    @processors.register("shop.note")
-    def note(job: RunningJob[None]) -> None: ...
-
+    note = processors.register("shop.note")(lambda job: None)
     uploads = Upload.objects.select_related("repository")
     processors.records(Upload, queryset=uploads, poll_every=600)(lambda record, run: None)
     upload = Upload.objects.create(repository=Repository.objects.create())
@@ -194,3 +175,130 @@ def test_stalled_records_of_other_models_are_reset(processors, start_worker, set
     until(lambda: Export.objects.filter(num_resets__gt=0).exists() and in_state(Export, "canceled"))
     locker.result()
     until(lambda: Upload.objects.filter(num_resets__gt=0).exists() and in_state(Upload, "canceled"))
+
+
+# ALTER TABLE changes the types of columns: every record is handled once
+
+
+@contextmanager
+def altered(table, column, before, after):
+    """Change the type of a column, and change it back at the end."""
+    alter(table, column, after)
+    try:
+        yield
+    finally:
+        alter(table, column, before)
+
+
+def alter(table, column, type_):
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE {table} ALTER COLUMN {column} TYPE {type_}")
+
+
+PREPARED_CALLS = {
+    **CALLS,
+    "end": lambda store, kind, table: store.records.end(table, [RecordEnd(1, 1, "completed")]),
+    "write_logs": lambda store, kind, table: store.records.write_logs(table, (1, 1), list),
+    "stalled": lambda store, kind, table: store.record_operations.stalled(table, 10, stalled_seconds=60),
+    "cancel": lambda store, kind, table: store.record_operations.cancel(table, ("SELECT 1", [])),
+}
+
+
+@pytest.mark.parametrize("name", PREPARED_CALLS)
+def test_a_statement_that_was_prepared_before_is_prepared_again(kind, name):
+    store, table = get_store(), kind.table("default")
+
+    def call():
+        Upload.objects.update_or_create(id=1, defaults={"state": "processing", "lease_number": 1})
+        with store.db.waits_at_most(LOCK_SECONDS):
+            PREPARED_CALLS[name](store, kind, table)
+
+    call()
+    with altered("records_upload", "id", "bigint", "integer"):
+        call()
+    call()
+
+
+def test_a_transaction_begins_again_before_the_handler_writes(kind):
+    store, table = get_store(), kind.table("default")
+    locked = []
+
+    def complete():
+        with transaction.atomic():
+            locked.append(store.records.lock(table, 1))
+            return store.records.end(table, [RecordEnd(1, 1, "completed")])
+
+    complete()
+    with altered("records_upload", "id", "bigint", "integer"):
+        Upload.objects.create(id=1, state="processing", lease_number=1)
+        with pytest.raises(NotSupportedError, match="cached plan"):
+            complete()
+        assert len(locked) == 1
+        assert complete() == {(1, 1): "completed"}
+
+
+def are_completed():
+    return not Upload.objects.exclude(state="completed").exists()
+
+
+def states():
+    return list(Upload.objects.values_list("pk", "state", "num_resets", "lease_number"))
+
+
+@pytest.mark.parametrize(
+    ("column", "before", "after"),
+    [("state", "varchar(20)", "varchar(60)"), ("lease_number", "bigint", "integer"), ("id", "bigint", "integer")],
+)
+@pytest.mark.parametrize("result", ["returns", "completes"])
+def test_records_that_run_meanwhile_are_handled_once(register, start_worker, events, result, column, before, after):
+    gate, calls = threading.Event(), Counter()
+
+    def handle(record, run):
+        calls[record.pk] += 1
+        if record.size:
+            gate.wait(60)
+        if record.result == "completes":
+            with run.complete():
+                pass
+
+    register(handle, heartbeat_every=0.1, poll_every=0.05)
+    Upload.objects.bulk_create([Upload(result=result) for _ in range(8)])
+    start_worker(slots=4, poll_seconds=0.05)
+    until(are_completed)  # Now all connections have prepared their statements.
+    Upload.objects.bulk_create([Upload(size=1, result=result) for _ in range(4)])
+    until(lambda: Upload.objects.filter(state="processing").count() == 4)
+    with altered("records_upload", column, before, after):
+        gate.set()
+        until(are_completed, 20, what=states)
+        Upload.objects.create(result=result)
+        until(are_completed, 20, what=states)
+    assert set(calls.values()) == {1}
+    assert not events.of(AttemptAbandoned)
+    # A record that was to be loaded while the table was locked is handed back.
+    assert {event.ending for event in events.of(AttemptEnded)} <= {"completed", "handed_back"}
+
+
+def test_jobs_that_run_meanwhile_are_completed_once(processors, start_worker):
+    gate = threading.Event()
+
+    @processors.register("shop.note")
+    def note(job: RunningJob[str]) -> None:
+        if job.input != "first":
+            gate.wait(60)
+        if job.input == "completes":
+            with job.complete():
+                Effect.objects.create(job_id=job.id, label="written")
+
+    start_worker(slots=2)
+    for way in ("first", "completes"):
+        gate.set()
+        until_completed(note.enqueue(way))
+    gate.clear()
+    running = [note.enqueue("returns"), note.enqueue("completes")]
+    until(lambda: all(chain.refresh().status == "running" for chain in running))
+    with altered("django_jobchains_job", "crashes", "integer", "bigint"):
+        gate.set()
+        for chain in (*running, note.enqueue("completes")):
+            until_completed(chain, 20)
+    assert not FailedAttempt.objects.exists()
+    assert Effect.objects.count() == 3

@@ -1,11 +1,10 @@
 """Execution logs that several threads of a handler write, each on its own connection."""
 
-import threading
-
 import pytest
 from django.db import connection
 
 from django_jobchains.records.errors import RecordLost
+from tests.records.conftest import Waiting
 from tests.records.models import Upload
 from tests.support.connections import Actor
 from tests.support.waiting import until
@@ -51,26 +50,14 @@ def test_a_thread_that_waits_for_the_row_does_not_keep_the_handler_from_logging(
         threads[0].result()
 
 
-class Held:
-    """A handler that passes on its run and waits for the test."""
-
-    def __init__(self):
-        self.runs = []
-        self.released = threading.Event()
-
-    def __call__(self, record, run):
-        self.runs.append(run)
-        self.released.wait(60)
-
-
 @pytest.fixture
 def run(register, start_worker):
     """The run of a handler that is waiting in a worker."""
-    held = Held()
+    held = Waiting()
     register(held)
     Upload.objects.create()
     start_worker()
-    until(lambda: held.runs)
+    held.until_started()
     yield held.runs[0]
     held.released.set()
     until(lambda: Upload.objects.get().state == "completed")

@@ -1,17 +1,22 @@
 """Records in a worker: how attempts end, what handlers may call, and what is logged."""
 
+import asyncio
 import json
+import threading
 from datetime import timedelta
 
 import pytest
-from django.db import transaction
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db import connection, transaction
 from django.utils import timezone
 
-from django_jobchains import records
+from django_jobchains import records, testing
+from django_jobchains.exceptions import PhaseError
 from django_jobchains.processors import RescheduleJob
-from django_jobchains.records import NonRetryable, RecordLost, RecordRun, Requeue
+from django_jobchains.records import NonRetryable, RecordLost, RecordProcessor, RecordRun, Requeue
 from django_jobchains.telemetry.events import AttemptAbandoned, AttemptEnded
 from tests.records.models import Export, Repository, Upload
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -68,42 +73,36 @@ def test_the_oldest_come_first(register, make_worker):
         (NonRetryable("gone"), "failed", "NonRetryable: gone"),
     ],
 )
-def test_an_error_is_stored(register, make_worker, events, error, state, message):
+def test_an_error_is_stored(handled, events, error, state, message):
     def handle(record, run):
         raise error
 
-    register(handle)
-    upload = Upload.objects.create()
-    run(make_worker)
-    assert (state_of(upload), upload.failure_message, upload.num_failures) == (state, message, 1)
+    upload = handled(handle)
+    assert (upload.state, upload.failure_message, upload.num_failures) == (state, message, 1)
     [event] = events.of(AttemptEnded)
     assert (event.ending, event.job_id, event.type_name, event.attempt) == (state, str(upload.pk), "records.upload", 1)
 
 
-def test_an_error_that_wraps_a_final_one_is_final(register, make_worker):
+def test_an_error_that_wraps_a_final_one_is_final(handled):
     def handle(record, run):
         try:
             raise NonRetryable("gone")
         except NonRetryable as error:
             raise ValueError("wrapped") from error
 
-    register(handle)
-    upload = Upload.objects.create()
-    run(make_worker)
-    assert state_of(upload) == "failed"
+    upload = handled(handle)
+    assert upload.state == "failed"
 
 
-def test_errored_records_are_tried_again_until_they_fail(register, make_worker):
+def test_errored_records_are_tried_again_until_they_fail(handled):
     attempts = []
 
     def handle(record, run):
         attempts.append(run.attempt)
         raise ValueError(f"attempt {run.attempt}")
 
-    register(handle, retry_after=0, max_attempts=3)
-    upload = Upload.objects.create()
-    run(make_worker)
-    assert (attempts, state_of(upload), upload.failure_message) == ([1, 2, 3], "failed", "ValueError: attempt 3")
+    upload = handled(handle, {"retry_after": 0, "max_attempts": 3})
+    assert (attempts, upload.state, upload.failure_message) == ([1, 2, 3], "failed", "ValueError: attempt 3")
 
 
 def _requeue_in_complete(run):
@@ -125,21 +124,19 @@ def _raise(error):
     ],
     ids=["requeue", "complete", "Requeue", "RescheduleJob"],
 )
-def test_a_request_to_cancel_outlives_a_requeue(register, make_worker, events, requeue):
+def test_a_request_to_cancel_outlives_a_requeue(handled, events, requeue):
     def handle(record, run):
         assert records.cancel(record) == 1
         requeue(run)
 
-    register(handle)
-    upload = Upload.objects.create()
-    run(make_worker)
-    assert (state_of(upload), upload.cancel, upload.num_failures) == ("canceled", True, 0)
+    upload = handled(handle)
+    assert (upload.state, upload.cancel, upload.num_failures) == ("canceled", True, 0)
     assert upload.finished_at is not None
     assert [(event.ending, event.attempt) for event in events.of(AttemptEnded)] == [("canceled", 1)]
 
 
 @pytest.mark.parametrize("raises", [True, False])
-def test_a_handler_may_queue_its_record_again(register, make_worker, raises):
+def test_a_handler_may_queue_its_record_again(handled, raises):
     after = timezone.now() + HOUR
 
     def handle(record, run):
@@ -147,27 +144,23 @@ def test_a_handler_may_queue_its_record_again(register, make_worker, raises):
             raise Requeue(after=after)
         run.requeue(after=after)
 
-    register(handle)
-    upload = Upload.objects.create()
-    run(make_worker)
-    assert (state_of(upload), upload.process_after, upload.num_failures) == ("queued", after, 0)
+    upload = handled(handle)
+    assert (upload.state, upload.process_after, upload.num_failures) == ("queued", after, 0)
 
 
-def test_an_error_after_a_requeue_is_the_attempts_error(register, make_worker):
+def test_an_error_after_a_requeue_is_the_attempts_error(handled):
     def handle(record, run):
         run.requeue()
         raise ValueError("no")
 
-    register(handle)
-    upload = Upload.objects.create()
-    run(make_worker)
-    assert state_of(upload) == "errored"
+    upload = handled(handle)
+    assert upload.state == "errored"
 
 
 # run.complete()
 
 
-def test_the_handlers_writes_commit_with_the_state(register, make_worker):
+def test_the_handlers_writes_commit_with_the_state(handled):
     inside = []
 
     def handle(record, run):
@@ -175,14 +168,12 @@ def test_the_handlers_writes_commit_with_the_state(register, make_worker):
             Repository.objects.create(name="made")
             transaction.on_commit(lambda: inside.append(Upload.objects.get().state))
 
-    register(handle)
-    upload = Upload.objects.create()
-    run(make_worker)
-    assert (state_of(upload), Repository.objects.count(), inside) == ("completed", 1, ["completed"])
+    upload = handled(handle)
+    assert (upload.state, Repository.objects.count(), inside) == ("completed", 1, ["completed"])
 
 
 @pytest.mark.parametrize("swallows", [True, False])
-def test_an_error_in_complete_undoes_the_writes(register, make_worker, swallows):
+def test_an_error_in_complete_undoes_the_writes(handled, swallows):
     def handle(record, run):
         try:
             with run.complete():
@@ -192,14 +183,12 @@ def test_an_error_in_complete_undoes_the_writes(register, make_worker, swallows)
             if not swallows:
                 raise
 
-    register(handle)
-    upload = Upload.objects.create()
-    run(make_worker)
-    assert (state_of(upload), upload.failure_message) == ("errored", "ValueError: no")
+    upload = handled(handle)
+    assert (upload.state, upload.failure_message) == ("errored", "ValueError: no")
     assert not Repository.objects.exists()
 
 
-def test_a_lost_record_cannot_be_completed(register, make_worker, events):
+def test_a_lost_record_cannot_be_completed(handled, events):
     errors = []
 
     def handle(record, run):
@@ -213,25 +202,21 @@ def test_a_lost_record_cannot_be_completed(register, make_worker, events):
             except RecordLost as error:
                 errors.append(error)
 
-    register(handle)
-    upload = Upload.objects.create()
-    run(make_worker)
+    upload = handled(handle)
     assert [error.reason for error in errors if isinstance(error, RecordLost)] == ["taken_by_another_worker"] * 2
-    assert (state_of(upload), upload.lease_number) == ("processing", 7)
+    assert (upload.state, upload.lease_number) == ("processing", 7)
     assert not Repository.objects.exists()
     assert [event.type_name for event in events.of(AttemptAbandoned)] == ["records.upload"]
 
 
-def test_a_requeue_commits_with_the_handlers_writes(register, make_worker):
+def test_a_requeue_commits_with_the_handlers_writes(handled):
     def handle(record, run):
         with run.complete():
             Repository.objects.create(name="made")
         run.requeue(after=timezone.now() + HOUR)
 
-    register(handle)
-    upload = Upload.objects.create()
-    run(make_worker)
-    assert (state_of(upload), Repository.objects.count()) == ("queued", 1)
+    upload = handled(handle)
+    assert (upload.state, Repository.objects.count()) == ("queued", 1)
 
 
 def test_an_open_transaction_is_an_error(register, make_worker):
@@ -242,23 +227,21 @@ def test_an_open_transaction_is_an_error(register, make_worker):
     assert "TransactionLeftOpen" in (upload.failure_message or "")
 
 
-def test_complete_can_be_used_once(register, make_worker):
+def test_complete_can_be_used_once(handled):
     def handle(record, run):
         with run.complete():
             pass
         with run.complete():
             pass
 
-    register(handle)
-    upload = Upload.objects.create()
-    run(make_worker)
-    assert (state_of(upload), upload.failure_message) == ("errored", "PhaseError: complete() can be used once.")
+    upload = handled(handle)
+    assert (upload.state, upload.failure_message) == ("errored", "PhaseError: complete() can be used once.")
 
 
 # Logs
 
 
-def test_logs_are_stored_at_once_and_can_be_updated(register, make_worker):
+def test_logs_are_stored_at_once_and_can_be_updated(handled):
     stored = []
 
     def handle(record, run):
@@ -267,10 +250,8 @@ def test_logs_are_stored_at_once_and_can_be_updated(register, make_worker):
         stored.extend(Upload.objects.get().execution_logs)
         entry.update(out="done", exit_code=2)
 
-    register(handle)
-    Upload.objects.create(execution_logs=[{"key": "of another attempt"}])
-    run(make_worker)
-    first, second = Upload.objects.get().execution_logs
+    upload = handled(handle, execution_logs=[{"key": "of another attempt"}])
+    first, second = upload.execution_logs
     assert stored[0] == first
     assert list(first) == sorted(first, key=list(first).index)
     assert first.keys() == {"key", "command", "start_time", "exit_code", "out", "duration_ms"}
@@ -304,3 +285,129 @@ def test_a_canceled_record_never_starts(register, make_worker):
     assert records.cancel(Upload.objects.filter(pk=first.pk)) == 1
     run(make_worker)
     assert (seen, state_of(first), state_of(second)) == ([], "canceled", "canceled")
+
+
+# Async handlers: they run on the event loop of the worker, and their hooks and writes on threads
+
+
+LOOP = "jobchains-event-loop"
+
+
+def test_handlers_run_at_once_on_the_event_loop(register, make_worker):
+    names = set()
+    together = 0
+    everyone = asyncio.Event()
+
+    async def handle(record, run):
+        nonlocal together
+        names.add(threading.current_thread().name)
+        together += 1
+        if together == 20:
+            everyone.set()
+        async with asyncio.timeout(20):
+            await everyone.wait()
+
+    register(handle)
+    Upload.objects.bulk_create([Upload() for _ in range(20)])
+    make_worker(slots=1, poll_seconds=0.05).run_until_idle(timeout=30)
+    assert set(Upload.objects.values_list("state", flat=True)) == {"completed"}
+    assert names == {LOOP}
+
+
+def test_hooks_run_on_other_threads_and_in_their_order(processors, make_worker):
+    steps = []
+
+    def step(name):
+        steps.append((name, threading.current_thread().name == LOOP))
+
+    @processors.records(Upload)
+    class Convert(RecordProcessor[Upload]):
+        def pre_handle(self, record):
+            Repository.objects.create(name="pre")
+            step("pre")
+
+        async def handle(self, record, run):
+            step("handle")
+
+        def post_handle(self, record):
+            step(f"post {Upload.objects.get().state}")
+
+    Upload.objects.create()
+    run(make_worker)
+    assert steps == [("pre", False), ("handle", True), ("post completed", False)]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_writes_commit_with_the_state(handled, fails):
+    async def handle(record, run):
+        made = await run.acomplete(lambda: Repository.objects.create(name="written"))
+        assert made.name == "written"
+        if fails:
+            raise ValueError("after the write")
+
+    upload = handled(handle)
+    assert upload.state == ("errored" if fails else "completed")
+    assert Repository.objects.exists() is not fails
+
+
+def test_logs_are_stored_without_blocking_the_loop(handled):
+    errors = []
+
+    async def handle(record, run):
+        entry = await run.aadd_log("convert", ["convert", "a.tif"])
+        await entry.aupdate(out="done", exit_code=0)
+        for blocking in (lambda: run.add_log("convert", ""), entry.update, lambda: run.complete().__enter__()):
+            try:
+                blocking()
+            except (SynchronousOnlyOperation, PhaseError) as error:
+                errors.append(type(error))
+        await run.acomplete(lambda: run.add_log("write", ""))
+        await run.aadd_log("last", "")  # in the open transaction, which has locked the row
+
+    upload = handled(handle)
+    assert errors == [SynchronousOnlyOperation, SynchronousOnlyOperation, PhaseError]
+    assert upload.state == "completed"
+    assert [(entry["key"], entry["out"]) for entry in upload.execution_logs][-2:] == [("write", ""), ("last", "")]
+
+
+def test_the_async_methods_are_refused_in_plain_handlers(handled):
+    def handle(record, run):
+        run.aadd_log("convert", "").send(None)
+
+    upload = handled(handle)
+    assert upload.state == "errored"
+    assert "leave out the first 'a'" in (upload.failure_message or "")
+
+
+def test_a_locked_row_is_waited_for_without_a_thread(register, start_worker, settings):
+    if connection.vendor == "sqlite":
+        pytest.skip("one transaction writes at a time")
+    settings.JOBCHAINS = {"ASYNC_THREADS": 1}
+    is_locked = threading.Event()
+
+    async def handle(record, run):
+        while not is_locked.is_set():  # noqa: ASYNC110 - another thread sets it
+            await asyncio.sleep(0.01)
+        await run.acomplete(lambda: None)
+
+    register(handle)
+    locked, free = Upload.objects.create(), Upload.objects.create()
+    start_worker()
+    until(lambda: Upload.objects.filter(state="processing").count() == 2)
+    with transaction.atomic():
+        Upload.objects.select_for_update().get(pk=locked.pk)
+        is_locked.set()
+        until(lambda: state_of(free) == "completed")
+        assert state_of(locked) == "processing"
+    until(lambda: state_of(locked) == "completed")
+
+
+def test_the_testing_kit_runs_async_handlers(register):
+    async def handle(record, run):
+        await run.acomplete(lambda: Repository.objects.create(name="written"))
+
+    register(handle)
+    Upload.objects.create()
+    [outcome] = testing.run_due_jobs(raise_errors=True)
+    assert outcome.ending == "completed"
+    assert Repository.objects.exists()

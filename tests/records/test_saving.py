@@ -41,7 +41,7 @@ def save_pickled(record):
 
 @pytest.mark.parametrize("queryset", [Upload.objects.all(), Upload.objects.only("size")], ids=["all", "deferred"])
 @pytest.mark.parametrize("save", [Upload.save, save_copy, save_pickled])
-def test_save_writes_only_the_columns_of_the_project(register, make_worker, save, queryset):
+def test_save_writes_only_the_columns_of_the_project(handled, save, queryset):
     def handle(record, run):
         record.refresh_from_db(fields=["cancel"])
         record.full_clean()
@@ -50,38 +50,31 @@ def test_save_writes_only_the_columns_of_the_project(register, make_worker, save
         record.size = 8
         save(record)
 
-    register(handle, queryset=queryset)
-    Upload.objects.create(repository=Repository.objects.create(), result="a")
-    run(make_worker)
+    handled(handle, {"queryset": queryset}, repository=Repository.objects.create(), result="a")
     assert Upload.objects.values("size", *LATER).get() == {"size": 8, **LATER}
 
 
-def test_update_fields_may_name_a_column_of_the_worker(register, make_worker):
+def test_update_fields_may_name_a_column_of_the_worker(handled):
     def handle(record, run):
         record.process_after, record.size = TOMORROW, 8
         record.save(update_fields=["process_after"])
 
-    register(handle)
-    Upload.objects.create()
-    run(make_worker)
-    upload = Upload.objects.get()
+    upload = handled(handle)
     assert (upload.state, upload.process_after, upload.size) == ("completed", TOMORROW, 0)
 
 
-def test_a_record_can_be_cloned(register, make_worker):
+def test_a_record_can_be_cloned(handled):
     def handle(record, run):
         record.pk = None
         record.state = "uploading"
         record.save()
 
-    register(handle)
-    Upload.objects.create(size=4)
-    run(make_worker)
+    handled(handle, size=4)
     assert list(Upload.objects.order_by("pk").values_list("state", "size")) == [("completed", 4), ("uploading", 4)]
 
 
 @pytest.mark.parametrize("options", [{}, {"force_insert": True}])
-def test_a_clone_is_a_new_record_that_waits(register, make_worker, options):
+def test_a_clone_is_a_new_record_that_waits(handled, options):
     attempts = []
 
     def handle(record, run):
@@ -100,9 +93,7 @@ def test_a_clone_is_a_new_record_that_waits(register, make_worker, options):
             assert Upload.objects.get(pk=record.pk).state == "uploading"
             Upload.objects.filter(pk=record.pk).update(state="queued")
 
-    register(handle)
-    Upload.objects.create(size=4, num_failures=2)
-    run(make_worker)
+    handled(handle, size=4, num_failures=2)
     assert attempts == [(3, 1), (1, 1)]
     assert list(Upload.objects.order_by("size").values_list("state", "size", "num_failures", "process_after")) == [
         ("completed", 4, 2, None),
@@ -125,7 +116,7 @@ def test_a_clone_of_a_model_without_defaults_waits(processors, make_worker):
     ]
 
 
-def test_a_deleted_record_is_not_created_again(register, make_worker):
+def test_a_deleted_record_is_not_created_again(handled):
     errors = []
 
     def handle(record, run):
@@ -134,23 +125,18 @@ def test_a_deleted_record_is_not_created_again(register, make_worker):
             record.save()
         errors.append(raised.value)
 
-    register(handle)
-    Upload.objects.create()
-    run(make_worker)
+    handled(handle)
     assert errors
     assert not Upload.objects.exists()
 
 
-def test_async_handlers_read_columns_and_save(register, make_worker):
+def test_async_handlers_read_columns_and_save(handled):
     async def handle(record, run):
         await Upload.objects.aupdate(process_after=TOMORROW)
         record.size = record.num_failures + record.lease_number
         await record.asave()
 
-    register(handle)
-    Upload.objects.create()
-    run(make_worker)
-    upload = Upload.objects.get()
+    upload = handled(handle)
     assert (upload.state, upload.size, upload.process_after) == ("completed", 1, TOMORROW)
 
 
@@ -185,13 +171,11 @@ def test_a_model_with_other_column_names_and_no_other_columns(processors, make_w
     assert (letter.status, letter.stop) == ("completed", True)
 
 
-def test_instances_that_are_not_handled_save_all_columns(register, make_worker):
+def test_instances_that_are_not_handled_save_all_columns(handled):
     def handle(record, run):
         other = Upload.objects.get()
         other.process_after = TOMORROW
         other.save()
 
-    register(handle)
-    Upload.objects.create()
-    run(make_worker)
-    assert Upload.objects.get().process_after == TOMORROW
+    upload = handled(handle)
+    assert upload.process_after == TOMORROW

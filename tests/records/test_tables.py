@@ -1,19 +1,21 @@
-"""Models whose table is in another database, or does not exist yet, do not stop a worker."""
+"""Tables in another database, that do not exist yet, or whose columns have other types and widths."""
 
 from datetime import timedelta
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
-from django.db import connection
+from django.db import connection, models
+from django.test.utils import isolate_apps
 from django.utils import timezone
 
 from django_jobchains import chains
-from django_jobchains.processors import RunningJob
+from django_jobchains.records import JobRecord
+from django_jobchains.records.checks import check_record_tables, check_records
 from django_jobchains.testing import run_due_jobs
-from tests.records.models import Export, Upload
+from tests.records.models import LETTER_COLUMNS, Export, Letter, Upload
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db
 
 
 class UploadsElsewhere:
@@ -51,11 +53,8 @@ def is_stalled():
     return {"state": "processing", "last_heartbeat_at": timezone.now() - timedelta(hours=1), "lease_number": 1}
 
 
-@pytest.mark.usefixtures("_elsewhere", "migrate")
-def test_records_of_another_database_are_neither_dequeued_nor_reset(
-    register, processors, start_worker, settings, caplog
-):
-    settings.JOBCHAINS = {"REAP_SECONDS": 0.05, "BACKOFF_INITIAL_SECONDS": 0.05}
+@pytest.mark.usefixtures("_elsewhere", "migrate", "quick_resets")
+def test_records_of_another_database_are_neither_dequeued_nor_reset(register, processors, start_worker, caplog):
     register(poll_every=0.02, stalled_after=1)
     processors.records(Export, poll_every=0.02, stalled_after=1)(lambda record, run: None)
     Export.objects.create(**is_stalled())
@@ -88,11 +87,9 @@ def test_a_worker_of_jobs_leaves_out_records_of_another_database(register, proce
     assert make_worker(types=["records.*", "shop.*"]).options.type_names == ("shop.note",)
 
 
-def test_a_model_is_served_once_its_table_is_migrated(register, processors, start_worker, migrate, settings, caplog):
-    @processors.register("shop.note")
-    def note(job: RunningJob[None]) -> None: ...
-
-    settings.JOBCHAINS = {"REAP_SECONDS": 0.05, "BACKOFF_INITIAL_SECONDS": 0.05}
+@pytest.mark.usefixtures("quick_resets")
+def test_a_model_is_served_once_its_table_is_migrated(register, processors, start_worker, migrate, caplog):
+    note = processors.register("shop.note")(lambda job: None)
     register(poll_every=0.02, stalled_after=1)
     processors.records(Export, poll_every=0.02, stalled_after=1)(lambda record, run: None)
     worker = start_worker(poll_seconds=0.05)
@@ -101,6 +98,7 @@ def test_a_model_is_served_once_its_table_is_migrated(register, processors, star
         Export.objects.create()
         chains.wait(note.enqueue(), 15)
     until(lambda: Export.objects.filter(state="completed").count() == 4)
+    until(lambda: worker.health().is_ready, what=worker.health)
     for problem in ("Records of 'records.upload' could not be dequeued", "could not be reset or canceled"):
         [line] = [record.getMessage() for record in caplog.records if problem in record.getMessage()]
         assert "records_upload" in line
@@ -110,3 +108,246 @@ def test_a_model_is_served_once_its_table_is_migrated(register, processors, star
     Upload.objects.create(**is_stalled())
     until(lambda: Upload.objects.filter(state="completed").count() == 2)
     assert not worker.failed
+
+
+# Columns that differ are reported, by the checks and by workers, instead of records that never run
+
+
+#: A table that another program has created.
+IMPORTS = """
+    CREATE TABLE records_import (
+        id serial, state text default 'queued', failure_message text, started_at timestamptz, finished_at timestamptz,
+        process_after timestamptz, num_resets integer default 0, num_failures integer default 0,
+        last_heartbeat_at timestamptz, execution_logs json[], worker_hostname text default '',
+        cancel boolean default false
+    )
+"""
+
+
+class States(models.TextChoices):
+    NEW = "new"
+    QUEUED = "queued"
+    PROCESSING = "processing"
+    COMPLETED = "completed"
+    ERRORED = "errored"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+def nothing(record, run):
+    """A handler."""
+
+
+@isolate_apps("tests.records")
+@pytest.mark.parametrize(
+    ("column", "field", "id", "problem"),
+    [
+        ("state", models.CharField(max_length=8), "E019", "has max_length=8, which is too short for 'processing'"),
+        ("state", models.IntegerField(), "E019", "must be of the type CharField or TextField, not IntegerField"),
+        ("state", models.CharField(max_length=20, choices=States), "E020", "has choices without canceled, which are"),
+        ("failure_message", models.JSONField(null=True), "E019", "must be of the type CharField or TextField, not"),
+        ("queued_at", models.DateField(auto_now_add=True), "E019", "must be of the type DateTimeField, not DateField"),
+        ("started_at", models.DateField(null=True), "E019", "must be of the type DateTimeField, not"),
+        ("finished_at", models.DateTimeField(), "E014", "must allow NULL"),
+        ("num_resets", models.FloatField(), "E019", "must be of the type IntegerField, not FloatField"),
+        ("num_failures", models.IntegerField(null=True), "E014", "must not allow NULL"),
+        ("lease_number", models.SmallIntegerField(), "E019", "must be of the type IntegerField or larger, not Small"),
+        ("execution_logs", models.TextField(), "E019", "must be of the type JSONField, not TextField"),
+        ("worker_hostname", models.GenericIPAddressField(), "E019", "must be of the type CharField or TextField, not"),
+        ("cancel", models.DateTimeField(null=True), "E019", "must be of the type BooleanField, not DateTimeField"),
+    ],
+)
+def test_field_that_cannot_hold_the_column_is_refused(processors, make_worker, column, field, id, problem):
+    class Other(JobRecord):
+        class Meta(JobRecord.Meta):
+            app_label = "records"
+
+        locals()[column] = field
+
+    processors.records(Other)(nothing)
+    [found] = check_records()
+    assert found.id == f"jobchains.{id}"
+    assert f"the field {column!r} ({column}) " in found.msg
+    assert problem in found.msg
+    with pytest.raises(ImproperlyConfigured, match=problem):
+        make_worker()
+
+
+@isolate_apps("tests.records")
+def test_own_state_may_have_more_values(processors):
+    class Other(JobRecord):
+        state = models.CharField(max_length=20, choices=[*JobRecord.State.choices, ("uploading", "uploading")])
+
+        class Meta(JobRecord.Meta):
+            app_label = "records"
+
+    processors.records(Other)(nothing)
+    assert check_records() == []
+
+
+def test_one_model_with_two_sets_of_columns_is_refused(processors, make_worker):
+    """Otherwise, only one set would be reset, retried, and protected from ``record.save()``."""
+    processors.records(Letter, "letters", columns=LETTER_COLUMNS)(nothing)
+    processors.records(Letter, "again", columns=LETTER_COLUMNS)(nothing)
+    assert check_records() == []
+    processors.records(Letter, "checks", columns={**LETTER_COLUMNS, "process_after": "began"})(nothing)
+    [found] = [problem for problem in check_records() if problem.id == "jobchains.E021"]
+    assert found.msg.startswith("Records 'checks' and 'letters' are registered for Letter with different columns=")
+    with pytest.raises(ImproperlyConfigured, match=r"with different columns=.* Use the same columns, or a separate"):
+        make_worker(types=["again"])
+
+
+# The real table
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ("state TYPE varchar(8)", "the column 'state' (state) of the table records_upload is too short (character"),
+        ("state TYPE char(20)", "(state) of the table records_upload has the type character(20)"),
+        ("failure_message TYPE varchar(200)", "(failure_message) of the table records_upload is too short"),
+        ("started_at TYPE timestamp", "(started_at) of the table records_upload has the type timestamp without time"),
+        ("queued_at TYPE date", "(queued_at) of the table records_upload has the type date"),
+        ("process_after SET NOT NULL", "(process_after) of the table records_upload must allow NULL"),
+        ("num_failures DROP NOT NULL", "(num_failures) of the table records_upload must not allow NULL"),
+        ("num_resets TYPE numeric", "(num_resets) of the table records_upload has the type numeric"),
+        ("lease_number TYPE smallint", "(lease_number) of the table records_upload has the type smallint"),
+        ("execution_logs TYPE text", "(execution_logs) of the table records_upload has the type text"),
+        ("worker_hostname TYPE varchar(63)", "(worker_hostname) of the table records_upload is too short"),
+        ("cancel TYPE text", "(cancel) of the table records_upload has the type text"),
+    ],
+)
+def test_column_of_the_table_that_differs_is_reported(processors, make_worker, change, problem):
+    processors.records(Upload)(nothing)
+    worker = make_worker()
+    worker.check_database()
+    assert check_record_tables(["default"]) == []
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE records_upload ALTER COLUMN {change.split(maxsplit=1)[0]} DROP DEFAULT")
+        for index in Upload._meta.indexes:
+            cursor.execute(f"DROP INDEX IF EXISTS {index.name}")
+        cursor.execute(f"ALTER TABLE records_upload ALTER COLUMN {change}")
+    [found] = check_record_tables(["default"])
+    assert (found.id, problem in found.msg) == ("jobchains.W010", True)
+    with pytest.raises(ImproperlyConfigured, match=r"ALTER TABLE \"records_upload\" ALTER COLUMN"):
+        worker.check_database()
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("type_", ["citext", "positive", "timestamptz(0)", "smallint"])
+def test_types_that_can_hold_the_columns_are_accepted(processors, type_):
+    processors.records(Upload)(nothing)
+    column = {"citext": "failure_message", "timestamptz(0)": "started_at", "smallint": "num_resets"}
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE EXTENSION IF NOT EXISTS citext; CREATE DOMAIN positive AS integer CHECK (VALUE >= 0)")
+        cursor.execute(f"ALTER TABLE records_upload ALTER COLUMN {column.get(type_, 'num_failures')} TYPE {type_}")
+    assert check_record_tables(["default"]) == []
+
+
+@pytest.mark.postgresql
+def test_column_and_table_that_are_not_migrated_yet_are_not_reported(processors):
+    processors.records(Upload)(nothing)
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE records_upload DROP COLUMN lease_number")
+        assert check_record_tables(["default"]) == []
+        cursor.execute("DROP TABLE records_upload")
+    assert check_record_tables(["default"]) == []
+
+
+@pytest.fixture
+def imports(transactional_db):
+    """The table as another program has created it, and its model."""
+    with isolate_apps("tests.records"), connection.cursor() as cursor:
+
+        class Import(JobRecord):
+            class Meta(JobRecord.Meta):
+                app_label = "records"
+                managed = False
+
+        cursor.execute(IMPORTS)
+        yield Import
+        cursor.execute("DROP TABLE records_import")
+
+
+@pytest.fixture
+def run(processors, start_worker):
+    """Let a worker handle the only record of a model, and return its row."""
+
+    def run(model, **options):
+        start_worker(**options).check_database()
+        until(lambda: model.objects.filter(state="completed").exists())
+        return model.objects.values().get()
+
+    return run
+
+
+def handle(record, run):
+    entry = run.add_log("convert", ["convert"])
+    entry.update(out="done", exit_code=0)
+    record.save()
+
+
+@pytest.mark.postgresql
+@pytest.mark.django_db(transaction=True)
+def test_table_of_another_program_runs_after_the_reported_statements(processors, make_worker, imports, run):
+    processors.records(imports, poll_every=0.02)(handle)
+    found = check_record_tables(["default"])
+    assert {problem.id for problem in found} == {"jobchains.W010"}
+    assert [problem.msg.split("the column ")[1] for problem in found] == [
+        "'queued_at' (queued_at) of the table records_import does not exist.",
+        "'num_resets' (num_resets) of the table records_import must not allow NULL.",
+        "'num_failures' (num_failures) of the table records_import must not allow NULL.",
+        "'execution_logs' (execution_logs) of the table records_import has the type json[].",
+        "'lease_number' (lease_number) of the table records_import does not exist.",
+    ]
+    with pytest.raises(ImproperlyConfigured, match=r"'queued_at' .* does not exist\. Change it in a migration, or run"):
+        make_worker().check_database()
+    with connection.cursor() as cursor:
+        cursor.execute('INSERT INTO records_import (execution_logs) VALUES (ARRAY[\'{"key": "old"}\'::json])')
+        for problem in found:
+            cursor.execute((problem.hint or "").partition("or run: ")[2])
+    assert check_record_tables(["default"]) == []
+    row = run(imports)
+    assert [(log["key"], log["out"]) for log in row["execution_logs"]] == [("convert", "done")]
+
+
+@pytest.mark.postgresql
+@pytest.mark.django_db(transaction=True)
+def test_logs_may_have_the_type_json(processors, run):
+    processors.records(Upload, poll_every=0.02)(handle)
+    change = "ALTER TABLE records_upload ALTER COLUMN execution_logs TYPE {0} USING execution_logs::{0}"
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE records_upload ALTER COLUMN execution_logs DROP DEFAULT")
+        cursor.execute(change.format("json"))
+        try:
+            assert check_record_tables(["default"]) == []
+            Upload.objects.create(execution_logs=[{"key": "old"}])
+            row = run(Upload)
+            Upload.objects.create(cancel=True)
+            until(lambda: Upload.objects.filter(state="canceled").exists())
+        finally:
+            cursor.execute(change.format("jsonb"))
+            cursor.execute("ALTER TABLE records_upload ALTER COLUMN execution_logs SET DEFAULT '[]'")
+    assert [(log["key"], log["out"]) for log in row["execution_logs"]] == [("convert", "done")]
+
+
+@pytest.mark.postgresql
+def test_plain_json_field_cannot_read_the_type_json(processors):
+    processors.records(Letter, columns=LETTER_COLUMNS)(nothing)
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE records_letter ALTER COLUMN logs TYPE json")
+    [found] = check_record_tables(["default"])
+    assert "the column 'logs' (execution_logs) of the table records_letter has the type json, which" in found.msg
+    assert found.hint == (
+        'Change it in a migration, or run: ALTER TABLE "records_letter" ALTER COLUMN "logs" TYPE jsonb;'
+    )
+
+
+@pytest.mark.django_db(transaction=True)
+def test_name_of_a_worker_is_cut_to_the_column(processors, start_worker):
+    processors.records(Letter, columns=LETTER_COLUMNS, poll_every=0.02)(nothing)
+    Letter.objects.create(code="a")
+    start_worker(name="a-host-name-that-is-longer-than-the-column")
+    until(lambda: Letter.objects.filter(status="completed").exists())
+    assert Letter.objects.get().host == "a-host-name-that-is-"

@@ -15,6 +15,7 @@ from django_jobchains.processors import RunningJob
 from django_jobchains.telemetry.events import AttemptEnded, AttemptStuck, RecordReset
 from django_jobchains.worker import Worker
 from django_jobchains.worker.slots import Backlog, Slots
+from tests.records.conftest import AsyncWaiting, Waiting
 from tests.records.models import Upload
 from tests.support.waiting import stays, until
 
@@ -27,30 +28,13 @@ def in_state(state):
     return Upload.objects.filter(state=state).count()
 
 
-class Waiting:
-    """A handler that waits until it is aborted or released by the test."""
-
-    def __init__(self, *, heeds=True):
-        self.started, self.released = threading.Event(), threading.Event()
-        self.reasons = []
-        self._heeds = heeds
-
-    def __call__(self, record, run):
-        self.started.set()
-        while not (run.signal.aborted and self._heeds) and not self.released.wait(0.005):
-            pass
-        self.reasons.append(run.signal.reason)
-        if self._heeds:
-            run.signal.raise_if_aborted()
-
-    def until_started(self):
-        assert self.started.wait(15)
+each_kind = pytest.mark.parametrize("waiting_class", [Waiting, AsyncWaiting])
 
 
 @pytest.fixture
-def waiting(register, start_worker):
+def waiting(register, start_worker, waiting_class):
     """A handler of a worker that has dequeued a record, with frequent heartbeats."""
-    handler = Waiting()
+    handler = waiting_class()
     register(handler, heartbeat_every=0.05)
     Upload.objects.create()
     start_worker()
@@ -58,6 +42,7 @@ def waiting(register, start_worker):
     return handler
 
 
+@each_kind
 @pytest.mark.parametrize(
     ("interfere", "reason", "state"),
     [
@@ -132,13 +117,9 @@ def test_changes_by_sql_are_noticed_before_the_next_heartbeat(register, start_wo
     assert handler.reasons == [reason]
 
 
-def test_heartbeats_are_written(waiting):
-    first = Upload.objects.get().last_heartbeat_at
-    until(lambda: Upload.objects.get().last_heartbeat_at != first)
-
-
-def test_a_handler_that_runs_too_long_errors(register, start_worker):
-    handler = Waiting()
+@each_kind
+def test_a_handler_that_runs_too_long_errors(register, start_worker, waiting_class):
+    handler = waiting_class()
     register(handler, max_runtime=0.05)
     Upload.objects.create()
     start_worker()
@@ -147,9 +128,10 @@ def test_a_handler_that_runs_too_long_errors(register, start_worker):
     assert (Upload.objects.get().failure_message or "").startswith("The handler exceeded max_runtime (0.05 s).")
 
 
-def test_a_handler_that_does_not_stop_loses_its_slot(register, start_worker, settings, events):
+@each_kind
+def test_a_handler_that_does_not_stop_loses_its_slot(register, start_worker, settings, events, waiting_class):
     settings.JOBCHAINS = {"STUCK_SECONDS": 0.1}
-    handler = Waiting(heeds=False)
+    handler = waiting_class(heeds=False)
     register(handler, max_runtime=0.05)
     Upload.objects.create()
     worker = start_worker(slots=1)
@@ -163,8 +145,8 @@ def test_a_handler_that_does_not_stop_loses_its_slot(register, start_worker, set
 # Resets
 
 
-def test_a_stalled_record_is_reset_and_handled_again(register, start_worker, settings, events):
-    settings.JOBCHAINS = {"REAP_SECONDS": 0.05, "BACKOFF_INITIAL_SECONDS": 0.05, "BACKOFF_JITTER": 0}
+@pytest.mark.usefixtures("quick_resets")
+def test_a_stalled_record_is_reset_and_handled_again(register, start_worker, events):
     attempts = []
     register(lambda record, run: attempts.append(run.attempt), poll_every=0.02, stalled_after=60)
     Upload.objects.create(state="processing", last_heartbeat_at=timezone.now() - HOUR, lease_number=1)
@@ -173,8 +155,8 @@ def test_a_stalled_record_is_reset_and_handled_again(register, start_worker, set
     assert (attempts, [event.state for event in events.of(RecordReset)]) == ([2], ["queued"])
 
 
-def test_waiting_records_with_a_flag_are_canceled_by_the_worker(register, start_worker, settings):
-    settings.JOBCHAINS = {"REAP_SECONDS": 0.05}
+@pytest.mark.usefixtures("quick_resets")
+def test_waiting_records_with_a_flag_are_canceled_by_the_worker(register, start_worker):
     register()
     Upload.objects.create(state="errored", cancel=True)
     start_worker()
@@ -228,13 +210,15 @@ def test_a_job_that_ends_causes_no_query_while_records_are_not_due(processors, r
     until(lambda: not wake.needs_slots)
 
 
-def test_slots_limit_how_many_records_run_at_once(register, start_worker):
+@pytest.mark.parametrize(("options", "limit", "most"), [({"slots": 2}, None, 2), ({"queue": "media"}, 1, 1)])
+def test_slots_and_the_limit_of_a_queue_apply_to_records(register, start_worker, options, limit, most):
     handler = Waiting()
-    register(handler, slots=2, poll_every=0.02)
+    register(handler, poll_every=0.02, **options)
+    queues.set_limit("media", limit)
     Upload.objects.bulk_create([Upload() for _ in range(5)])
     start_worker(slots=4)
-    until(lambda: in_state("processing") == 2)
-    assert stays(lambda: in_state("processing") <= 2, 0.2)
+    until(lambda: in_state("processing") == most)
+    assert stays(lambda: in_state("processing") <= most, 0.2)
     handler.released.set()
     until(lambda: in_state("completed") == 5)
 
@@ -307,29 +291,6 @@ def test_a_worker_serves_the_records_of_its_queues(register, processors, make_wo
     assert in_state(state) == 1
 
 
-def test_records_of_a_paused_queue_wait(register, make_worker):
-    register(queue="media")
-    Upload.objects.create()
-    queues.pause("media")
-    make_worker().run_until_idle(timeout=20)
-    assert in_state("queued") == 1
-    queues.resume("media")
-    make_worker().run_until_idle(timeout=20)
-    assert in_state("completed") == 1
-
-
-def test_the_limit_of_a_queue_applies_to_records(register, start_worker):
-    handler = Waiting()
-    register(handler, queue="media", poll_every=0.02)
-    queues.set_limit("media", 1)
-    Upload.objects.bulk_create([Upload() for _ in range(3)])
-    start_worker(slots=3)
-    until(lambda: in_state("processing") == 1)
-    assert stays(lambda: in_state("processing") <= 1, 0.2)
-    handler.released.set()
-    until(lambda: in_state("completed") == 3)
-
-
 # Wake-ups, and what other processes see
 
 
@@ -367,30 +328,24 @@ def test_ended_records_are_counted(register, make_worker):
 # Stopping
 
 
-def test_a_stopping_worker_hands_records_back(register, start_worker):
-    handler = Waiting()
-    register(handler)
-    upload = Upload.objects.create()
-    worker = start_worker()
-    handler.until_started()
-    worker.stop(timeout=0)
-    until(lambda: handler.reasons and in_state("queued"))
-    assert handler.reasons == ["worker_stopping"]
-    upload.refresh_from_db()
-    assert (upload.state, upload.num_failures, upload.num_resets, upload.started_at) == ("queued", 0, 0, None)
-
-
-def test_the_record_of_a_handler_that_does_not_end_is_handed_back(register, start_worker):
-    handler = Waiting(heeds=False)
+@each_kind
+@pytest.mark.parametrize("heeds", [True, False])
+def test_a_stopping_worker_hands_records_back(register, start_worker, waiting_class, heeds):
+    handler = waiting_class(heeds=heeds)
     register(handler)
     Upload.objects.create()
     worker = start_worker()
     handler.until_started()
-    assert worker.stop(timeout=0) == 1
+    if waiting_class is Waiting:
+        assert worker.stop(timeout=0) == (not heeds)
+    else:
+        worker.stop(timeout=0)
     until(lambda: in_state("queued") == 1)
     handler.released.set()
     until(lambda: worker.running == 0)
-    assert in_state("queued") == 1
+    assert handler.reasons == ["worker_stopping"]
+    upload = Upload.objects.get()
+    assert (upload.state, upload.num_failures, upload.num_resets, upload.started_at) == ("queued", 0, 0, None)
 
 
 def test_a_stopping_worker_waits_for_handlers(register, start_worker):
