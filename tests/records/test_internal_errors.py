@@ -66,13 +66,13 @@ def fail_once(monkeypatch, owner, name, error):
 # Between the dequeue and the start
 
 
-@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), None])
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), None], ids=repr)
 def test_a_record_that_cannot_be_loaded_errors_alone(register, start_worker, error):
     def load(record):
         if record.size == UNLUCKY:
-            record.num_failures = None  # It cannot be counted up.
             if error:
                 raise error
+            record.num_failures = None  # It cannot be counted up.
 
     register(slots=4)
     Upload.objects.bulk_create([Upload(size=size) for size in (1, UNLUCKY, 3)])
