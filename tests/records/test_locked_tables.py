@@ -16,13 +16,14 @@ from django_jobchains.models import FailedAttempt
 from django_jobchains.monitoring import record_overview
 from django_jobchains.processors import RunningJob
 from django_jobchains.records.queryset import RecordQuerySet
-from django_jobchains.store import DequeueRequest, RecordEnd, get_store
+from django_jobchains.store import RecordEnd, get_store
 from django_jobchains.store.errors import is_lock_timeout
 from django_jobchains.telemetry.events import AttemptAbandoned, AttemptEnded
 from django_jobchains.worker.isolated import child_attempt
 from django_jobchains.worker.threads import LOCK_SECONDS
 from tests.records.conftest import Waiting
 from tests.records.models import Export, Repository, Upload
+from tests.records.test_retries import CALLS
 from tests.shop.models import Effect
 from tests.support.connections import Actor, holding
 from tests.support.waiting import until, until_completed
@@ -43,27 +44,23 @@ def lock(mode, model=Upload):
     return holding(lambda store: store.db.execute(f"LOCK TABLE {model._meta.db_table} IN {mode} MODE", []))
 
 
-def dequeue(store, kind, table):
-    return store.records.dequeue(table, DequeueRequest(kind.select(store.using), 10, "host", kind.queue))
-
-
-CALLS = {
-    "dequeue": dequeue,
-    "beat": lambda store, kind, table: store.records.beat(table, [(1, 1)]),
-    "check": lambda store, kind, table: store.records.check(table, [(1, 1)]),
-    "state_of": lambda store, kind, table: store.records.state_of(table, 1),
-    "count_by_state": lambda store, kind, table: store.records.count_by_state(table, kind.select("default"), 10),
-    "cancel_flagged": lambda store, kind, table: store.record_operations.cancel_flagged(table, 10),
-}
-
-
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "records.dequeue",
+        "records.beat",
+        "records.check",
+        "records.state_of",
+        "records.count_by_state",
+        "record_operations.cancel_flagged",
+    ],
+)
 def test_the_statements_of_a_workers_threads_wait_only_briefly(kind, name):
     lock("ACCESS EXCLUSIVE")
 
     def call(store):
         with store.db.waits_at_most(LOCK_SECONDS):
-            CALLS[name](store, kind, kind.table(store.using))
+            CALLS[name](store, kind.table(store.using), (1, 1))
 
     with pytest.raises(OperationalError) as caught:
         Actor(call).start().result()
@@ -183,35 +180,23 @@ def test_stalled_records_of_other_models_are_reset(processors, start_worker, set
 @contextmanager
 def altered(table, column, before, after):
     """Change the type of a column, and change it back at the end."""
-    alter(table, column, after)
-    try:
-        yield
-    finally:
-        alter(table, column, before)
-
-
-def alter(table, column, type_):
+    alter = f"ALTER TABLE {table} ALTER COLUMN {column} TYPE"
     with connection.cursor() as cursor:
-        cursor.execute(f"ALTER TABLE {table} ALTER COLUMN {column} TYPE {type_}")
+        cursor.execute(f"{alter} {after}")
+        try:
+            yield
+        finally:
+            cursor.execute(f"{alter} {before}")
 
 
-PREPARED_CALLS = {
-    **CALLS,
-    "end": lambda store, kind, table: store.records.end(table, [RecordEnd(1, 1, "completed")]),
-    "write_logs": lambda store, kind, table: store.records.write_logs(table, (1, 1), list),
-    "stalled": lambda store, kind, table: store.record_operations.stalled(table, 10, stalled_seconds=60),
-    "cancel": lambda store, kind, table: store.record_operations.cancel(table, ("SELECT 1", [])),
-}
-
-
-@pytest.mark.parametrize("name", PREPARED_CALLS)
+@pytest.mark.parametrize("name", CALLS)
 def test_a_statement_that_was_prepared_before_is_prepared_again(kind, name):
     store, table = get_store(), kind.table("default")
 
     def call():
         Upload.objects.update_or_create(id=1, defaults={"state": "processing", "lease_number": 1})
         with store.db.waits_at_most(LOCK_SECONDS):
-            PREPARED_CALLS[name](store, kind, table)
+            CALLS[name](store, table, (1, 1))
 
     call()
     with altered("records_upload", "id", "bigint", "integer"):

@@ -15,6 +15,15 @@ def ids_of(key):
     return f"SELECT id FROM {Upload._meta.db_table} WHERE id = %s", [key[0]]
 
 
+def select(where, params, order):
+    return f"SELECT id FROM {Upload._meta.db_table} WHERE {where}", params
+
+
+def dequeue(store, table):
+    return store.records.dequeue(table, DequeueRequest(select, 10, "host", "default"))
+
+
+#: The calls about a table, and about one of its records.
 CALLS = {
     "records.beat": lambda store, table, key: store.records.beat(table, [key]),
     "records.check": lambda store, table, key: store.records.check(table, [key]),
@@ -35,42 +44,25 @@ CALLS = {
         table, [RecordEnd(*key, "completed")]
     ),
     "deferred.apply_records": lambda store, table, key: store.deferred.apply_records(table),
-    "records.count_by_state": lambda store, table, key: store.records.count_by_state(
-        table, lambda where, params, order: (f"SELECT id FROM {table.name} WHERE {where}", params), 10
-    ),
+    "records.count_by_state": lambda store, table, key: store.records.count_by_state(table, select, 10),
+    "records.dequeue": lambda store, table, key: dequeue(store, table),
 }
-#: The first two are part of a transaction that the caller ends; ``dequeue`` has its own test.
-OTHERS = {"records.lock", "record_operations.cancel_unlocked", "records.dequeue"}
+#: Parts of a transaction that the caller ends.
+OTHERS = {"records.lock", "record_operations.cancel_unlocked"}
 conflicts = pytest.mark.parametrize("sqlstate", CONFLICTS.values(), ids=CONFLICTS)
-
-
-@pytest.fixture
-def kind(processors):
-    processors.records(Upload)(lambda record, run: None)
-    [kind] = processors.record_types.values()
-    return kind
-
-
-def dequeue(store, kind):
-    request = DequeueRequest(kind.select(store.using), 10, "host", kind.queue)
-    return store.records.dequeue(kind.table(store.using), request)
-
-
-@conflicts
-def test_a_dequeue_is_run_again(kind, sqlstate):
-    Upload.objects.create()
-    with failing(1, sqlstate):
-        assert len(dequeue(get_store(), kind)) == 1
 
 
 @conflicts
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_is_run_again(kind, name, sqlstate):
-    store = get_store()
+    store, table = get_store(), kind.table("default")
     Upload.objects.create()
-    [dequeued] = dequeue(store, kind)
+    [dequeued] = dequeue(store, table)
+    Upload.objects.create()
     with failing(1, sqlstate):
-        CALLS[name](store, kind.table(store.using), dequeued.key)
+        CALLS[name](store, table, dequeued.key)
+    if name == "records.dequeue":
+        assert not Upload.objects.filter(state="queued").exists()
 
 
 def test_every_method_about_records_is_tested_here():

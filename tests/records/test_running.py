@@ -64,6 +64,12 @@ def test_the_oldest_come_first(register, make_worker):
     assert seen == made
 
 
+def wrapped(cause):
+    error = ValueError("wrapped")
+    error.__cause__ = cause
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "state", "message"),
     [
@@ -71,6 +77,7 @@ def test_the_oldest_come_first(register, make_worker):
         (KeyError(), "errored", "KeyError"),
         (SystemExit(3), "errored", "SystemExit: 3"),
         (NonRetryable("gone"), "failed", "NonRetryable: gone"),
+        (wrapped(NonRetryable("gone")), "failed", "ValueError: wrapped"),
     ],
 )
 def test_an_error_is_stored(handled, events, error, state, message):
@@ -81,17 +88,6 @@ def test_an_error_is_stored(handled, events, error, state, message):
     assert (upload.state, upload.failure_message, upload.num_failures) == (state, message, 1)
     [event] = events.of(AttemptEnded)
     assert (event.ending, event.job_id, event.type_name, event.attempt) == (state, str(upload.pk), "records.upload", 1)
-
-
-def test_an_error_that_wraps_a_final_one_is_final(handled):
-    def handle(record, run):
-        try:
-            raise NonRetryable("gone")
-        except NonRetryable as error:
-            raise ValueError("wrapped") from error
-
-    upload = handled(handle)
-    assert upload.state == "failed"
 
 
 def test_errored_records_are_tried_again_until_they_fail(handled):
@@ -219,11 +215,9 @@ def test_a_requeue_commits_with_the_handlers_writes(handled):
     assert (upload.state, Repository.objects.count()) == ("queued", 1)
 
 
-def test_an_open_transaction_is_an_error(register, make_worker):
-    register(lambda record, run: transaction.atomic().__enter__())
-    upload = Upload.objects.create()
-    run(make_worker)
-    assert state_of(upload) == "errored"
+def test_an_open_transaction_is_an_error(handled):
+    upload = handled(lambda record, run: transaction.atomic().__enter__())
+    assert upload.state == "errored"
     assert "TransactionLeftOpen" in (upload.failure_message or "")
 
 
@@ -262,19 +256,14 @@ def test_logs_are_stored_at_once_and_can_be_updated(handled):
     json.dumps(first)
 
 
-def test_a_record_that_its_queryset_hides_once_it_is_processed_is_queued_again(register, make_worker, caplog):
-    register(queryset=Upload.objects.filter(state="queued"))
-    upload = Upload.objects.create()
-    run(make_worker)
-    assert (state_of(upload), upload.num_failures, upload.failure_message) == ("queued", 0, None)
+def test_a_record_that_its_queryset_hides_once_it_is_processed_is_queued_again(handled, caplog):
+    upload = handled(lambda record, run: None, {"queryset": Upload.objects.filter(state="queued")})
+    assert (upload.state, upload.num_failures, upload.failure_message) == ("queued", 0, None)
     assert "the queryset depends on columns that workers change" in caplog.text
 
 
-def test_a_handler_that_deletes_its_record_just_ends(register, make_worker, events):
-    register(lambda record, run: record.delete())
-    Upload.objects.create()
-    run(make_worker)
-    assert not Upload.objects.exists()
+def test_a_handler_that_deletes_its_record_just_ends(handled, events):
+    assert handled(lambda record, run: record.delete()) is None
     assert [event.reason for event in events.of(AttemptAbandoned)] == ["not_found"]
 
 
