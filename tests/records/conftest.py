@@ -49,15 +49,15 @@ def kind(register, processors):
 
 
 @pytest.fixture
-def handled(register, make_worker):
-    """Let a worker handle one upload, and return it as it is stored at the end, or None if it is deleted."""
+def handled(processors, make_worker):
+    """Let a worker handle one record, and return it as it is stored at the end, or None if it is deleted."""
 
-    def handled(handle=None, options=None, **values):
+    def handled(handle=None, options=None, model=Upload, **values):
         if handle is not None:
-            register(handle, **(options or {}))
-        upload = Upload.objects.create(**values)
+            processors.records(model, **(options or {}))(handle)
+        record = model.objects.create(**values)
         make_worker(slots=1, poll_seconds=0.05).run_until_idle(timeout=20)
-        return Upload.objects.filter(pk=upload.pk).first()
+        return model.objects.filter(pk=record.pk).first()
 
     return handled
 

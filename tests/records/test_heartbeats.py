@@ -82,54 +82,41 @@ def test_rows_are_locked_in_the_order_of_their_ids(processors):
 
 
 class Outage:
-    """Lets the heartbeats of a worker fail until the first attempt has been aborted."""
+    """Lets a worker handle a record while its heartbeats fail, until the first attempt notes why it was aborted."""
 
-    def __init__(self, monkeypatch):
-        self._patch = monkeypatch
-        self._is_over = threading.Event()
+    def __init__(self, register, make_worker, monkeypatch):
+        self.register, self.make_worker, self.monkeypatch = register, make_worker, monkeypatch
         self.reasons = []
 
-    def begin(self, worker):
+    def note(self, run):
+        self.reasons.append(run.signal.reason)
+
+    def handled(self, handle):
+        self.register(handle, stalled_after=3, heartbeat_every=0.1, poll_every=0.02)
+        Upload.objects.create()
+        worker = self.make_worker(slots=1)
         beat = worker.store.records.beat
 
         def fail(*args):
-            if not self._is_over.is_set():
+            if not self.reasons:
                 raise ValueError("the database does not answer")
             return beat(*args)
 
-        self._patch.setattr(worker.store.records, "beat", fail)
-
-    def note(self, run):
-        """Note why the attempt was aborted. Heartbeats are written again from now on."""
-        self.reasons.append(run.signal.reason)
-        self._is_over.set()
-
-
-@pytest.fixture
-def outage(monkeypatch):
-    return Outage(monkeypatch)
-
-
-@pytest.fixture
-def until_completed(register, make_worker, outage):
-    """Let a worker whose heartbeats fail handle a record with this handler, until it is completed."""
-
-    def until_completed(handle):
-        register(handle, stalled_after=3, heartbeat_every=0.1, poll_every=0.02)
-        Upload.objects.create()
-        worker = make_worker(slots=1)
-        outage.begin(worker)
+        self.monkeypatch.setattr(worker.store.records, "beat", fail)
         worker.start()
         until(lambda: Upload.objects.filter(state="completed").exists(), 60, lambda: vars(Upload.objects.get()))
         upload = Upload.objects.get()
-        assert (upload.lease_number, upload.num_failures) == (2, 0)
+        assert (self.reasons, upload.lease_number, upload.num_failures) == (["error"], 2, 0)
         return upload
 
-    return until_completed
+
+@pytest.fixture
+def outage(register, make_worker, monkeypatch):
+    return Outage(register, make_worker, monkeypatch)
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_handler_that_stops_hands_its_record_back(until_completed, events, outage, is_async):
+def test_a_handler_that_stops_hands_its_record_back(events, outage, is_async):
     def handle(record, run):
         if run.signal.wait(30 if record.lease_number == 1 else 0):
             outage.note(run)
@@ -142,12 +129,12 @@ def test_a_handler_that_stops_hands_its_record_back(until_completed, events, out
             outage.note(run)
             raise
 
-    upload = until_completed(ahandle if is_async else handle)
-    assert (outage.reasons, upload.num_resets) == (["error"], 0)
+    upload = outage.handled(ahandle if is_async else handle)
+    assert upload.num_resets == 0
     assert [event.reason for event in events.of(AttemptAbandoned)] == ["error"]
 
 
-def test_the_record_of_a_handler_that_does_not_stop_is_reset(until_completed, settings, events, outage):
+def test_the_record_of_a_handler_that_does_not_stop_is_reset(settings, events, outage):
     settings.JOBCHAINS = {
         "STUCK_SECONDS": 0.1,
         "REAP_SECONDS": 0.05,
@@ -162,7 +149,7 @@ def test_the_record_of_a_handler_that_does_not_stop_is_reset(until_completed, se
             outage.note(run)
             released.wait(60)
 
-    upload = until_completed(handle)
+    upload = outage.handled(handle)
     released.set()
     assert upload.num_resets == 1
     assert [event.reason for event in events.of(AttemptStuck)] == ["error"]

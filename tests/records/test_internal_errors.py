@@ -90,30 +90,6 @@ def test_records_are_handed_back_after_an_error_of_the_worker(register, start_wo
     until(lambda: Upload.objects.filter(state="completed").count() == 2)
 
 
-@pytest.mark.parametrize("loads_counts", [True, False])
-def test_records_are_handed_back_if_the_connection_is_lost_while_they_are_loaded(
-    register, start_worker, monkeypatch, loads_counts
-):
-    """The first error makes the worker load them one by one."""
-    errors = [OperationalError("the connection is lost"), None, ValueError("no")]
-
-    def load(record):
-        if errors and (error := errors.pop()):
-            raise error
-
-    queryset = Upload.objects.all() if loads_counts else Upload.objects.only("size", "state")
-    register(queryset=queryset, slots=4)
-    if not loads_counts:
-        errors[:] = []
-        fail_once(monkeypatch, Upload, "refresh_from_db", OperationalError("the connection is lost"))
-    Upload.objects.bulk_create([Upload(size=size) for size in range(4)])
-    with when_loaded(load):
-        start_worker(slots=4, poll_seconds=0.1)
-        until(lambda: set(states().values()) == {"completed"}, what=states)
-    assert not errors
-    assert not Upload.objects.exclude(num_failures=0, num_resets=0).exists()
-
-
 @contextmanager
 def renamed(table, column):
     """Let a column be missing, as before a migration."""
@@ -143,31 +119,42 @@ def test_a_missing_column_costs_the_backlog_no_attempt(register, start_worker, c
     assert "Run 'manage.py migrate --database default'." in caplog.text
 
 
-@pytest.mark.parametrize("loads_counts", [True, False])
-@pytest.mark.parametrize(
-    ("error_class", "sqlstate"),
-    [(OperationalError, "57014"), (OperationalError, "40001"), (ProgrammingError, "42501")],
-)
-def test_a_statement_that_fails_to_load_records_costs_them_no_attempt(
-    register, start_worker, monkeypatch, error_class, sqlstate, loads_counts
-):
-    """It reached a time limit, conflicted with another transaction, or is not permitted."""
+def refused(error_class, sqlstate):
     error = error_class("refused")
     error.__cause__ = DriverError(sqlstate)
-    errors = [error, error] if loads_counts else []
+    return error
+
+
+@pytest.mark.parametrize("loads_counts", [True, False])
+@pytest.mark.parametrize(
+    "errors",
+    [
+        [ValueError("no"), None, OperationalError("the connection is lost")],
+        [refused(OperationalError, "57014")] * 2,
+        [refused(OperationalError, "40001")] * 2,
+        [refused(ProgrammingError, "42501")] * 2,
+    ],
+    ids=["lost", "time limit", "conflict", "not permitted"],
+)
+def test_a_statement_that_fails_to_load_records_costs_them_no_attempt(
+    register, start_worker, monkeypatch, errors, loads_counts
+):
+    """The first error makes the worker load the records one by one. The next error hands them back."""
+    last, errors = errors[-1], list(errors) if loads_counts else []
 
     def load(record):
-        if errors:
-            raise errors.pop()
+        if errors and (error := errors.pop(0)):
+            raise error
 
     queryset = Upload.objects.all() if loads_counts else Upload.objects.only("size", "state")
     register(queryset=queryset, slots=4)
     if not loads_counts:
-        fail_once(monkeypatch, Upload, "refresh_from_db", error)
+        fail_once(monkeypatch, Upload, "refresh_from_db", last)
     Upload.objects.bulk_create([Upload(size=size) for size in range(4)])
     with when_loaded(load):
         start_worker(slots=4, poll_seconds=0.05)
         until(lambda: set(states().values()) == {"completed"}, what=states)
+    assert not errors
     assert not Upload.objects.exclude(num_failures=0, num_resets=0).exists()
 
 
@@ -331,14 +318,11 @@ def refusing(condition):
         execute(*end)
 
 
-def test_a_message_is_cut_to_its_column_without_secrets(processors, make_worker):
-    @processors.records(Letter, columns=LETTER_COLUMNS)
+def test_a_message_is_cut_to_its_column_without_secrets(handled):
     def send(letter, run):
         raise ValueError(f"{'x' * 225} password={SECRET} {'y' * 100}")
 
-    Letter.objects.create(code="a")
-    make_worker(poll_seconds=0.05).run_until_idle(timeout=20)
-    letter = Letter.objects.get()
+    letter = handled(send, {"columns": LETTER_COLUMNS}, Letter, code="a")
     assert (letter.status, letter.failures, len(letter.error)) == ("errored", 1, 255)
     assert SECRET[:6] not in letter.error
 

@@ -28,10 +28,6 @@ def state_of(upload):
     return upload.state
 
 
-def run(make_worker):
-    make_worker(poll_seconds=0.05).run_until_idle(timeout=20)
-
-
 def test_a_record_is_handled_as_the_queryset_has_it(register, make_worker):
     seen = []
     register(
@@ -47,13 +43,10 @@ def test_a_record_is_handled_as_the_queryset_has_it(register, make_worker):
     assert {state_of(each) for each in made} == {"completed"}
 
 
-def test_records_have_keys_of_any_type(processors, make_worker):
+def test_records_have_keys_of_any_type(handled):
     seen = []
-    processors.records(Export)(lambda record, run: seen.append(record.pk))
-    export = Export.objects.create()
-    run(make_worker)
-    assert seen == [export.pk]
-    assert Export.objects.get().state == "completed"
+    export = handled(lambda record, run: seen.append(record.pk), model=Export)
+    assert (seen, export.state) == ([export.pk], "completed")
 
 
 def test_the_oldest_come_first(register, make_worker):
@@ -267,13 +260,13 @@ def test_a_handler_that_deletes_its_record_just_ends(handled, events):
     assert [event.reason for event in events.of(AttemptAbandoned)] == ["not_found"]
 
 
-def test_a_canceled_record_never_starts(register, make_worker):
+def test_a_canceled_record_never_starts(handled, register):
     seen = []
     register(lambda record, run: seen.append(record))
-    first, second = Upload.objects.create(), Upload.objects.create(cancel=True)
+    first = Upload.objects.create()
     assert records.cancel(Upload.objects.filter(pk=first.pk)) == 1
-    run(make_worker)
-    assert (seen, state_of(first), state_of(second)) == ([], "canceled", "canceled")
+    assert handled(cancel=True).state == state_of(first) == "canceled"
+    assert seen == []
 
 
 # Async handlers: they run on the event loop of the worker, and their hooks and writes on threads
@@ -303,13 +296,12 @@ def test_handlers_run_at_once_on_the_event_loop(register, make_worker):
     assert names == {LOOP}
 
 
-def test_hooks_run_on_other_threads_and_in_their_order(processors, make_worker):
+def test_hooks_run_on_other_threads_and_in_their_order(handled):
     steps = []
 
     def step(name):
         steps.append((name, threading.current_thread().name == LOOP))
 
-    @processors.records(Upload)
     class Convert(RecordProcessor[Upload]):
         def pre_handle(self, record):
             Repository.objects.create(name="pre")
@@ -321,8 +313,7 @@ def test_hooks_run_on_other_threads_and_in_their_order(processors, make_worker):
         def post_handle(self, record):
             step(f"post {Upload.objects.get().state}")
 
-    Upload.objects.create()
-    run(make_worker)
+    handled(Convert)
     assert steps == [("pre", False), ("handle", True), ("post completed", False)]
 
 

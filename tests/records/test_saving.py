@@ -27,10 +27,6 @@ LATER = {
 }
 
 
-def run(make_worker):
-    make_worker(slots=1, poll_seconds=0.05).run_until_idle(timeout=20)
-
-
 def save_copy(record):
     copy.copy(record).save()
 
@@ -101,15 +97,13 @@ def test_a_clone_is_a_new_record_that_waits(handled, options):
     ]
 
 
-def test_a_clone_of_a_model_without_defaults_waits(processors, make_worker):
+def test_a_clone_of_a_model_without_defaults_waits(handled):
     def send(record, run):
         if record.code == "a":
             record.code = "b"
             record.save()
 
-    processors.records(Letter, columns=LETTER_COLUMNS)(send)
-    Letter.objects.create(code="a")
-    run(make_worker)
+    handled(send, {"columns": LETTER_COLUMNS}, Letter, code="a")
     assert list(Letter.objects.order_by("code").values_list("code", "status", "attempt_number")) == [
         ("a", "completed", 1),
         ("b", "completed", 1),
@@ -140,8 +134,7 @@ def test_async_handlers_read_columns_and_save(handled):
     assert (upload.state, upload.size, upload.process_after) == ("completed", 1, TOMORROW)
 
 
-def test_hooks_may_save(processors, make_worker):
-    @processors.records(Upload)
+def test_hooks_may_save(handled):
     class Count(RecordProcessor[Upload]):
         def pre_handle(self, record):
             record.size = 1
@@ -153,21 +146,16 @@ def test_hooks_may_save(processors, make_worker):
             record.size += 1
             record.save()
 
-    Upload.objects.create()
-    run(make_worker)
-    upload = Upload.objects.get()
+    upload = handled(Count)
     assert (upload.state, upload.size) == ("completed", 2)
 
 
-def test_a_model_with_other_column_names_and_no_other_columns(processors, make_worker):
-    @processors.records(Letter, columns=LETTER_COLUMNS)
+def test_a_model_with_other_column_names_and_no_other_columns(handled):
     def send(record, run):
         Letter.objects.update(stop=True)
         record.save()
 
-    Letter.objects.create(code="a")
-    run(make_worker)
-    letter = Letter.objects.get()
+    letter = handled(send, {"columns": LETTER_COLUMNS}, Letter, code="a")
     assert (letter.status, letter.stop) == ("completed", True)
 
 
