@@ -11,7 +11,7 @@ from django_jobchains.exceptions import JobLocked
 from django_jobchains.payload_codecs import encode_json, encode_text, get_codec
 from django_jobchains.statuses import FINAL
 from django_jobchains.store.blockers import Blockers
-from django_jobchains.store.database import Database, ids_json, rows_json
+from django_jobchains.store.database import Database, Part, ids_json, rows_json, statement
 from django_jobchains.store.deferred_writes import FENCE
 from django_jobchains.store.errors import is_lock_timeout, retried
 from django_jobchains.store.fenced_writes import FencedWrites, Written
@@ -26,7 +26,6 @@ from django_jobchains.store.rows import (
     NewJob,
     OpenTransaction,
 )
-from django_jobchains.store.statements import Part, statement
 
 _FINISHED = "job_id uuid, n int, output text"
 _FAILED = "job_id uuid, n int, error text, traceback text, run_at timestamptz, delay_seconds float, kind text"

@@ -11,12 +11,11 @@ from collections.abc import Collection, Mapping, Sequence
 from uuid import UUID
 
 from django_jobchains.exceptions import ChainNotFound, InvalidBlockers
-from django_jobchains.store.database import Database, ids_json
+from django_jobchains.store.database import Database, Part, ids_json, statement
 from django_jobchains.store.errors import retried
 from django_jobchains.store.last_jobs import LastJob, LastJobs
 from django_jobchains.store.on_failure import FailureChains
 from django_jobchains.store.rows import Effects, FailedWaiter, NewJob
-from django_jobchains.store.statements import Part, statement
 
 #: The error of a job with ``on_blocker_failure="fail"`` whose blocker failed.
 BLOCKER_FAILED = "A blocker failed or was cancelled."

@@ -1,12 +1,17 @@
-"""A database: its dialect, which is the SQL that differs between vendors, and how statements and transactions run."""
+"""A database: its dialect, which is the SQL that differs between vendors, and how statements and transactions run.
+
+``Part`` is the base of the groups of the store's methods, which own the SQL of their tables. A statement is built once,
+and sent as one line: extra spaces and line breaks in its text do not matter.
+"""
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVarTuple
 from uuid import UUID
 
 from django.db import DatabaseError, IntegrityError, OperationalError, connections, transaction
@@ -14,6 +19,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_jobchains.db.connections import own_statements
 from django_jobchains.store.rows import OpenTransaction
+
+Arguments = TypeVarTuple("Arguments")
 
 
 @dataclass(frozen=True)
@@ -365,3 +372,51 @@ def rows_json(columns: str, rows: Iterable[Sequence[Any]]) -> str:
     """Return the parameter of ``Database.rows`` with these values of its columns."""
     names = [column.split()[0] for column in columns.split(", ")]
     return json.dumps([dict(zip(names, row, strict=True)) for row in rows], default=str)
+
+
+class Part:
+    """A group of the store's methods. Each is one transaction with a constant number of statements for any batch size.
+
+    It joins the caller's transaction if one is open. Rows travel as one JSON parameter (``Database.rows``).
+    """
+
+    def __init__(self, db: Database) -> None:
+        self.db = db
+        self.tables = db.tables
+
+
+class statement:  # noqa: N801 - a decorator, as ``property`` is
+    """A property with the text of a statement. It is built once, and rebuilt only after a test has moved the clock."""
+
+    def __init__(self, build: Callable[[Any], str]) -> None:
+        self._build = build
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, part: Any, owner: type | None = None) -> str:
+        sql = part.__dict__[self._name] = one_line(self._build(part))
+        part.db.built.append((part.__dict__, self._name))
+        return sql
+
+
+def statements(build: Callable[[Any, *Arguments], str]) -> Callable[[Any, *Arguments], str]:
+    """Like ``statement``, for a method: build the text once for each combination of its few possible arguments."""
+
+    @wraps(build)
+    def text(part: Any, *args: *Arguments) -> str:
+        texts: dict[Any, str] | None = part.__dict__.get(name)
+        if texts is None:
+            texts = part.__dict__[name] = {}
+            part.db.built.append((part.__dict__, name))
+        sql = texts.get(args)
+        if sql is None:
+            sql = texts[args] = one_line(build(part, *args))
+        return sql
+
+    name = f"{build.__name__} texts"
+    return text
+
+
+def one_line(sql: str) -> str:
+    return " ".join(sql.split())

@@ -10,10 +10,9 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from django_jobchains.store.database import ids_json
+from django_jobchains.store.database import Part, ids_json, statement
 from django_jobchains.store.errors import retried
 from django_jobchains.store.rows import AttemptKey, HeldLease
-from django_jobchains.store.statements import Part, statement
 
 #: The attempt ``d`` still has its job. The status is not compared as a bare column: PostgreSQL would find the rows by
 #: the partial index of running jobs, and read all its dead entries, instead of using the ids.

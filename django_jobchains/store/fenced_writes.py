@@ -5,11 +5,10 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from django_jobchains.store.blockers import Blockers
-from django_jobchains.store.database import Database, rows_json
+from django_jobchains.store.database import Database, Part, rows_json, statements
 from django_jobchains.store.deferred_writes import FENCE
 from django_jobchains.store.on_failure import FailureChains
 from django_jobchains.store.rows import AttemptKey, Effects, OpenTransaction
-from django_jobchains.store.statements import Part, statements
 
 
 class Written(NamedTuple):

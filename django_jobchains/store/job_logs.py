@@ -10,10 +10,9 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from django_jobchains.payload_codecs import encode_json, encode_text
-from django_jobchains.store.database import ids_json
+from django_jobchains.store.database import Part, ids_json, statement
 from django_jobchains.store.errors import retried
 from django_jobchains.store.rows import AttemptKey, LogEntries
-from django_jobchains.store.statements import Part, statement
 
 #: The attempt ``d`` is the last of its job. It may have ended.
 _IS_LAST = "job.id = d.job_id AND job.lease_number = d.n"

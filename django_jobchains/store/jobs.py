@@ -11,11 +11,10 @@ from django.db import IntegrityError
 from django_jobchains.exceptions import DuplicateJobId
 from django_jobchains.payload_codecs import encode_payloads, get_codec
 from django_jobchains.store.blockers import Blockers
-from django_jobchains.store.database import Database
+from django_jobchains.store.database import Database, Part, statement, statements
 from django_jobchains.store.errors import retried, retried_at_read_committed
 from django_jobchains.store.keys import Keys, lock_id
 from django_jobchains.store.rows import ClaimedJob, CreatedJob, Effects, NewJob
-from django_jobchains.store.statements import Part, statement, statements
 
 #: The limit of jobs that one statement creates, so that JSON parameters stay small.
 CHUNK = 10_000

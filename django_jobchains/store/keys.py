@@ -4,8 +4,8 @@ import json
 from collections.abc import Collection, Sequence
 from hashlib import blake2b
 
+from django_jobchains.store.database import Part, statement
 from django_jobchains.store.errors import retried
-from django_jobchains.store.statements import Part, statement
 
 #: How long the row of an unused key is kept. A transaction with an older snapshot could not see that it was used.
 KEY_SECONDS = 86_400

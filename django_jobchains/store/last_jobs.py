@@ -5,9 +5,8 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from django_jobchains.exceptions import ChainNotFound, JobNotFound
-from django_jobchains.store.database import ids_json
+from django_jobchains.store.database import Part, ids_json, statement, statements
 from django_jobchains.store.errors import retried
-from django_jobchains.store.statements import Part, statement, statements
 
 
 class LastJob(NamedTuple):

@@ -8,12 +8,11 @@ from uuid import UUID
 from django.db import OperationalError
 
 from django_jobchains.statuses import LEASE_RAN_OUT
-from django_jobchains.store.database import Database, ids_json, rows_json
+from django_jobchains.store.database import Database, Part, ids_json, rows_json, statement, statements
 from django_jobchains.store.deferred_writes import FENCE, DeferredWrites
 from django_jobchains.store.errors import blames_statement, retried, retried_at_read_committed
 from django_jobchains.store.fenced_writes import FencedWrites
 from django_jobchains.store.rows import AttemptKey, Effects, HeldLease, OpenTransaction, ReapedJob, Renewal
-from django_jobchains.store.statements import Part, statement, statements
 from django_jobchains.text.errors import log_text
 
 logger = getLogger("django_jobchains")

@@ -13,9 +13,8 @@ from django_jobchains.db.ids import new_id
 from django_jobchains.exceptions import InvalidPayload
 from django_jobchains.payload_codecs import NOT_STORED, decode_json, decode_text, encode_json
 from django_jobchains.payloads.strict_json import decode, encode
-from django_jobchains.store.database import ids_json
+from django_jobchains.store.database import Part, ids_json, statement
 from django_jobchains.store.rows import Effects
-from django_jobchains.store.statements import Part, statement
 from django_jobchains.text.errors import describe, log_error
 
 logger = getLogger("django_jobchains")

@@ -4,8 +4,8 @@ import json
 from collections.abc import Collection
 from typing import NamedTuple
 
+from django_jobchains.store.database import Part
 from django_jobchains.store.errors import retried, retried_at_read_committed
-from django_jobchains.store.statements import Part
 
 
 class QueueRule(NamedTuple):

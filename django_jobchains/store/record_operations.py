@@ -8,11 +8,10 @@ from typing import Any
 from django.db import OperationalError
 
 from django_jobchains.store.chains import CANCEL_SECONDS
-from django_jobchains.store.database import rows_json
+from django_jobchains.store.database import one_line, rows_json, statements
 from django_jobchains.store.errors import is_lock_timeout, retried
 from django_jobchains.store.leases import CrashBackoff
 from django_jobchains.store.record_tables import KEY, RecordKey, RecordPart, RecordTable, StalledRecord
-from django_jobchains.store.statements import one_line, statements
 
 #: An SQL SELECT of primary keys, with its parameters.
 IdsOf = tuple[str, Sequence[Any]]

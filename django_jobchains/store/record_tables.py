@@ -5,8 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
-from django_jobchains.store.database import rows_json
-from django_jobchains.store.statements import Part
+from django_jobchains.store.database import Part, rows_json
 
 #: A record by its primary key, and the number of its lease.
 RecordKey = tuple[Any, int]

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from django_jobchains.store.chains import Chains
-from django_jobchains.store.database import Database, ids_json
+from django_jobchains.store.database import Database, Part, ids_json, statement, statements
 from django_jobchains.store.errors import retried
-from django_jobchains.store.statements import Part, statement, statements
 
 #: SQL of whether a job is the last of its chain, as in the view of chains (see ``chain_view``).
 _IS_LAST = "(NOT (status = 'completed') OR output IS NOT NULL)"

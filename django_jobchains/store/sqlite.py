@@ -19,11 +19,10 @@ from django.db import DatabaseError, IntegrityError, OperationalError
 
 from django_jobchains.exceptions import TransactionEnded
 from django_jobchains.store.base import Store
-from django_jobchains.store.database import Database
+from django_jobchains.store.database import Database, statement, statements
 from django_jobchains.store.errors import retried
 from django_jobchains.store.jobs import Jobs
 from django_jobchains.store.rows import OpenTransaction
-from django_jobchains.store.statements import statement, statements
 
 #: Instructions of SQLite's virtual machine, about a millisecond.
 STEPS_BETWEEN_CHECKS = 50_000

@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import NamedTuple
 
 from django_jobchains.payload_codecs import ENCODED, decode_text
+from django_jobchains.store.database import Part, statement, statements
 from django_jobchains.store.errors import retried
-from django_jobchains.store.statements import Part, statement, statements
 from django_jobchains.text.errors import first_line
 
 #: The limit of groups of one queue, type and priority that are counted.

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
+from django_jobchains.store.database import Part, statement
 from django_jobchains.store.errors import retried
-from django_jobchains.store.statements import Part, statement
 
 #: The number of missed heartbeats after which a worker is considered dead.
 MAX_MISSED = 6

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from django_jobchains.store import Store, get_store
-from django_jobchains.store.statements import Part
+from django_jobchains.store.database import Part
 
 #: Methods for other groups of the store, which call them in their transactions on rows that they have locked.
 INTERNAL = {

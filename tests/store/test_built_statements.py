@@ -3,8 +3,7 @@
 import pytest
 
 from django_jobchains.store import Store
-from django_jobchains.store.database import Database
-from django_jobchains.store.statements import Part, statement, statements
+from django_jobchains.store.database import Database, Part, statement, statements
 from tests.support.jobs import claim, create, failed_try, finished, running
 
 pytestmark = pytest.mark.django_db

@@ -16,9 +16,9 @@ from django_jobchains.processors import JobType, Processors, RunningJob
 from django_jobchains.store import Store, get_store
 from django_jobchains.store.attempts import Attempts
 from django_jobchains.store.blockers import Blockers
+from django_jobchains.store.database import Part
 from django_jobchains.store.deferred import Deferred
 from django_jobchains.store.leases import Leases
-from django_jobchains.store.statements import Part
 from django_jobchains.telemetry.events import AttemptAbandoned, AttemptEnded, JobReaped, OutcomeDelayed
 from django_jobchains.worker.end_writer import MAX_BATCH_SIZE
 from django_jobchains.worker.threads import LOCK_SECONDS

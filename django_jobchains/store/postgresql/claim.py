@@ -4,9 +4,9 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from django_jobchains.store.database import statement
 from django_jobchains.store.errors import retried_at_read_committed
 from django_jobchains.store.jobs import Jobs
-from django_jobchains.store.statements import statement
 
 #: Below every negated priority.
 BEFORE_ALL_RANKS = -32_769
