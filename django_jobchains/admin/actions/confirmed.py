@@ -10,7 +10,7 @@ from functools import partial
 from logging import getLogger
 from typing import Any, ClassVar
 
-from django.contrib import messages
+from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import DELETION
 from django.contrib.admin.options import IS_POPUP_VAR
@@ -125,13 +125,18 @@ class ConfirmedActions(PageAdmin):
             and not self.action_refusal(request, action, *self.mark_hidden(request, [target], action))
         ]
 
-    def get_actions(self, request: HttpRequest) -> Any:
-        """Add the actions that the user may perform, unless ``actions`` is None, which disables all of them."""
-        offered: dict[str, Any] = super().get_actions(request)
+    def get_actions(self, request: HttpRequest, action_location: Any = None) -> Any:
+        """Add the actions that the user may perform, unless ``actions`` is None, which disables all of them.
+
+        ``action_location``: where they are offered, which Django passes from 6.1 on.
+        """
+        where = {} if action_location is None else {"action_location": action_location}
+        offered: dict[str, Any] = super().get_actions(request, **where)
         if self.actions is not None and IS_POPUP_VAR not in request.GET:
             for action in self.row_actions:
-                if self.is_action_allowed(request, action):
-                    offered[action.name] = (partial(_confirm_selected, action), action.name, action.label)
+                found = self.get_action(_changelist_action(action), **where)
+                if found and self.is_action_allowed(request, action):
+                    offered[action.name] = found
         return offered
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
@@ -318,8 +323,12 @@ class ConfirmedActions(PageAdmin):
         return f"{self.opts.app_label}_{self.opts.model_name}_{name}"
 
 
-def _confirm_selected(
-    action: Action, model_admin: ConfirmedActions, request: HttpRequest, queryset: QuerySet[Any]
-) -> HttpResponse | None:
-    """Show the confirmation page for the selected rows of a list, as a function for ``ModelAdmin.get_actions``."""
-    return model_admin.confirm_selected(request, action)
+def _changelist_action(action: Action) -> Any:
+    """Return the function that Django calls to show the confirmation page for the selected rows of a list."""
+
+    @admin.action(description=action.label)
+    def confirm(model_admin: ConfirmedActions, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
+        return model_admin.confirm_selected(request, action)
+
+    confirm.__name__ = action.name
+    return confirm
