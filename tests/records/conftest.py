@@ -63,6 +63,20 @@ def handled(processors, make_worker):
 
 
 @pytest.fixture
+def handling(register, start_worker):
+    """Let a worker handle an upload, and return the worker when the handler has started."""
+
+    def handling(handler, **options):
+        register(handler, **options)
+        Upload.objects.create()
+        worker = start_worker()
+        handler.until_started()
+        return worker
+
+    return handling
+
+
+@pytest.fixture
 def quick_resets(settings):
     """Let workers reset and cancel records often, and let these records be due again at once."""
     settings.JOBCHAINS = {"REAP_SECONDS": 0.05, "BACKOFF_INITIAL_SECONDS": 0.05, "BACKOFF_JITTER": 0}

@@ -183,12 +183,9 @@ async def ahandled(record, run, label):
     ],
     ids=["instance", "async instance", "object", "async object", "partial", "async partial", "nested", "method"],
 )
-def test_a_handler_may_be_an_instance_a_partial_or_a_method(processors, make_worker, handler, label, name):
+def test_a_handler_may_be_an_instance_a_partial_or_a_method(processors, handled, handler, label, name):
     labels.clear()
-    assert processors.records(Upload)(handler) is handler
-    upload = Upload.objects.create()
-    make_worker(poll_seconds=0.05).run_until_idle(timeout=20)
-    upload.refresh_from_db()
+    upload = handled(handler)
     assert (upload.state, labels) == ("completed", [f"1 {label}"])
     (kind,) = processors.record_types.values()
     assert record_json(kind)["handler"] == f"{__name__}.{name}"

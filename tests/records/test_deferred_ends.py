@@ -7,7 +7,6 @@ import pytest
 from django.db import OperationalError, transaction
 from django.utils import timezone
 
-from django_jobchains import records
 from django_jobchains.models import DeferredWrite
 from django_jobchains.records import NonRetryable
 from django_jobchains.store import RecordEnd, get_store
@@ -16,7 +15,7 @@ from django_jobchains.worker.end_writer import EndWriter
 from django_jobchains.worker.reaper import RecordResetter
 from tests.records.conftest import Waiting
 from tests.records.models import LETTER_COLUMNS, Export, Letter, Upload
-from tests.records.test_internal_errors import refusing
+from tests.records.test_internal_errors import refusing, states
 from tests.store.test_retries import DriverError
 from tests.support.connections import holding
 from tests.support.waiting import until
@@ -139,11 +138,6 @@ def test_a_refused_end_does_not_affect_the_others(register, start_worker, monkey
     assert (Upload.objects.get(size=13).num_failures, DeferredWrite.objects.count()) == (1, 0)
 
 
-def states():
-    """Return the states of uploads by their sizes."""
-    return dict(Upload.objects.values_list("size", "state"))
-
-
 def test_a_record_whose_end_is_stored_is_not_reset(processors, register, monkeypatch):
     """Its end cannot be written yet, although the row is not locked."""
 
@@ -164,22 +158,3 @@ def test_a_record_whose_end_is_stored_is_not_reset(processors, register, monkeyp
     assert Upload.objects.get().state == "processing"
     resetter.step()
     assert (Upload.objects.get().state, DeferredWrite.objects.count()) == ("completed", 0)
-
-
-@pytest.mark.parametrize("model", [Upload, Export, Letter])
-def test_a_request_to_cancel_a_locked_record_is_applied_when_it_is_free(processors, model):
-    is_letter = model is Letter
-    processors.records(model, columns=LETTER_COLUMNS if is_letter else None)(lambda record, run: None)
-    [kind] = processors.record_types.values()
-    store, state = get_store(), {kind.columns["state"]: "processing", kind.columns["lease_number"]: 1}
-    record = model.objects.create(**state, **({"code": "it's 100 %s"} if is_letter else {}))
-    locker = lock(model)
-    assert records.cancel(record) == 1
-    table = kind.table(store.using)
-    assert store.records.check(table, [(record.pk, 1)]).cancelled == {(record.pk, 1)}
-    store.deferred.apply_records(table)
-    assert DeferredWrite.objects.count() == 1
-    locker.result()
-    assert store.deferred.apply_records(table) == []
-    assert kind.value(model.objects.get(), "cancel") is True
-    assert not DeferredWrite.objects.exists()

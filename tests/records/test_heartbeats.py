@@ -268,7 +268,7 @@ class Process:
             clock.forward(self.resetter.rest_seconds)
 
 
-def register(processors, **options):
+def register_uploads(processors, **options):
     name = options.setdefault("name", "records.upload")
     processors.records(Upload, **options)(lambda record, run: None)
     return processors.record_types[name]
@@ -302,7 +302,7 @@ each_lock = pytest.mark.parametrize(
 @each_lock
 @pytest.mark.usefixtures("release_locks")
 def test_a_record_that_was_locked_for_long_keeps_its_worker(processors, clock, lock):
-    kind = register(processors)
+    kind = register_uploads(processors)
     Upload.objects.create()
     holder, other = Process(), Process()
     holder.dequeue(kind, clock)
@@ -324,7 +324,7 @@ def test_a_record_that_was_locked_for_long_keeps_its_worker(processors, clock, l
 @each_lock
 @pytest.mark.usefixtures("release_locks")
 def test_a_lock_after_the_first_look_starts_the_wait_again(processors, clock, lock):
-    register(processors)
+    register_uploads(processors)
     process = Process()
     put()
     process.resetter.step()
@@ -339,7 +339,7 @@ def test_a_lock_after_the_first_look_starts_the_wait_again(processors, clock, lo
 
 
 def test_a_record_without_a_worker_is_reset_when_there_was_time_for_a_heartbeat(processors, clock, events):
-    register(processors, stalled_after=30, heartbeat_every=10)
+    register_uploads(processors, stalled_after=30, heartbeat_every=10)
     process = Process()
     put()
     for _ in range(2):
@@ -352,7 +352,7 @@ def test_a_record_without_a_worker_is_reset_when_there_was_time_for_a_heartbeat(
 
 
 def test_many_stalled_records_are_reset_without_a_pause(processors, clock):
-    register(processors)
+    register_uploads(processors)
     process = Process()
     put(REAP_LIMIT + 10)
     assert process.resetter.step()
@@ -366,7 +366,7 @@ def test_many_stalled_records_are_reset_without_a_pause(processors, clock):
 
 
 def test_registrations_of_one_model_do_not_reset_each_others_records(processors, clock):
-    first, second = register(processors, name="first"), register(processors, name="second")
+    first, second = register_uploads(processors, name="first"), register_uploads(processors, name="second")
     process = Process()
     for kind in (first, second):
         Upload.objects.create()
@@ -376,8 +376,8 @@ def test_registrations_of_one_model_do_not_reset_each_others_records(processors,
 
 
 def test_the_longest_time_without_heartbeats_applies(processors, clock):
-    register(processors, name="short", stalled_after=60)
-    register(processors, name="long", stalled_after=7200)
+    register_uploads(processors, name="short", stalled_after=60)
+    register_uploads(processors, name="long", stalled_after=7200)
     put()
     Process().reset(clock)
     assert states() == {("processing", 0)}
@@ -387,8 +387,8 @@ def test_the_longest_time_without_heartbeats_applies(processors, clock):
 
 
 def test_the_smallest_limit_of_resets_applies(processors, clock):
-    register(processors, name="many", max_resets=5)
-    register(processors, name="few", max_resets=1, reset_failure_message="too often")
+    register_uploads(processors, name="many", max_resets=5)
+    register_uploads(processors, name="few", max_resets=1, reset_failure_message="too often")
     put(num_resets=1)
     Process().reset(clock)
     assert (states(), Upload.objects.get().failure_message) == ({("failed", 1)}, "too often")

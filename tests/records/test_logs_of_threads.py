@@ -51,13 +51,10 @@ def test_a_thread_that_waits_for_the_row_does_not_keep_the_handler_from_logging(
 
 
 @pytest.fixture
-def run(register, start_worker):
+def run(handling):
     """The run of a handler that is waiting in a worker."""
     held = Waiting()
-    register(held)
-    Upload.objects.create()
-    start_worker()
-    held.until_started()
+    handling(held)
     yield held.runs[0]
     held.released.set()
     until(lambda: Upload.objects.get().state == "completed")

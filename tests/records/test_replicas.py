@@ -66,17 +66,14 @@ def test_an_explicit_database_is_kept(register):
 
 
 @pytest.mark.usefixtures("replica")
-def test_workers_use_only_their_database(register, make_worker):
+def test_workers_use_only_their_database(handled):
     def handle(record, run):
         run.add_log("size", "measure")
         record.size = 7
         with run.complete():
             record.save()
 
-    register(handle)
-    Upload.objects.create()
-    make_worker().run_until_idle(timeout=60)
-    upload = Upload.objects.get()
+    upload = handled(handle)
     assert (upload.state, upload.size, len(upload.execution_logs)) == ("completed", 7, 1)
 
 

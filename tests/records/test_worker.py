@@ -32,13 +32,10 @@ each_kind = pytest.mark.parametrize("waiting_class", [Waiting, AsyncWaiting])
 
 
 @pytest.fixture
-def waiting(register, start_worker, waiting_class):
+def waiting(handling, waiting_class):
     """A handler of a worker that has dequeued a record, with frequent heartbeats."""
     handler = waiting_class()
-    register(handler, heartbeat_every=0.05)
-    Upload.objects.create()
-    start_worker()
-    handler.until_started()
+    handling(handler, heartbeat_every=0.05)
     return handler
 
 
@@ -106,12 +103,9 @@ def test_a_handler_inside_complete_is_told_and_does_not_delay_the_caller(registe
         (lambda: Upload.objects.all().delete(), "not_found"),
     ],
 )
-def test_changes_by_sql_are_noticed_before_the_next_heartbeat(register, start_worker, interfere, reason):
+def test_changes_by_sql_are_noticed_before_the_next_heartbeat(handling, interfere, reason):
     handler = Waiting()
-    register(handler, cancel_every=0.05, heartbeat_every=3600, stalled_after=36_000)
-    Upload.objects.create()
-    start_worker()
-    handler.until_started()
+    handling(handler, cancel_every=0.05, heartbeat_every=3600, stalled_after=36_000)
     interfere()
     until(lambda: handler.reasons)
     assert handler.reasons == [reason]
@@ -330,12 +324,9 @@ def test_ended_records_are_counted(register, make_worker):
 
 @each_kind
 @pytest.mark.parametrize("heeds", [True, False])
-def test_a_stopping_worker_hands_records_back(register, start_worker, waiting_class, heeds):
+def test_a_stopping_worker_hands_records_back(handling, waiting_class, heeds):
     handler = waiting_class(heeds=heeds)
-    register(handler)
-    Upload.objects.create()
-    worker = start_worker()
-    handler.until_started()
+    worker = handling(handler)
     if waiting_class is Waiting:
         assert worker.stop(timeout=0) == (not heeds)
     else:
@@ -348,12 +339,9 @@ def test_a_stopping_worker_hands_records_back(register, start_worker, waiting_cl
     assert (upload.state, upload.num_failures, upload.num_resets, upload.started_at) == ("queued", 0, 0, None)
 
 
-def test_a_stopping_worker_waits_for_handlers(register, start_worker):
+def test_a_stopping_worker_waits_for_handlers(handling):
     handler = Waiting()
-    register(handler)
-    Upload.objects.create()
-    worker = start_worker()
-    handler.until_started()
+    worker = handling(handler)
     threading.Timer(0.1, handler.released.set).start()
     assert worker.stop(timeout=10) == 0
     assert in_state("completed") == 1

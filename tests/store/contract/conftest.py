@@ -15,7 +15,7 @@ _numbers = count()
 
 
 def _make_letter() -> Letter:
-    return Letter.objects.create(code=f'it\'s {{1}}, "{next(_numbers)}"')
+    return Letter.objects.create(code=f'it\'s {{1}} %s, "{next(_numbers)}"')
 
 
 #: The model, the options of its registration, how a record is created, and the isolation level.
