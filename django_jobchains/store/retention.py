@@ -8,7 +8,7 @@ import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from django_jobchains.store.chains import Chains
@@ -97,7 +97,13 @@ class Pruning(Part):
     def _needed(self, chain_ids: Collection[UUID]) -> set[UUID]:
         """Return the chains that a remaining job needs: of another chain, or of one of these that is needed itself."""
         rows = self.db.fetch(self._references, [ids_json(chain_ids)])
-        return _held([(self.db.id(blocker_id), self.db.id(chain_id)) for blocker_id, chain_id in rows], chain_ids)
+        needs = [(self.db.id(blocker_id), self.db.id(chain_id)) for blocker_id, chain_id in rows]
+        needed: set[UUID] = set()
+        further = {blocker_id for blocker_id, chain_id in needs if chain_id not in chain_ids}
+        while further:
+            needed |= further
+            further = {blocker_id for blocker_id, chain_id in needs if chain_id in needed} - needed
+        return needed
 
     def _values(self, ended: EndedChains) -> list[str]:
         return [self.db.time_text(ended.before), json.dumps(ended.types)]
@@ -147,12 +153,3 @@ class Pruning(Part):
             AND (job.status || '' <> 'completed' OR job.output IS NOT NULL) AND job.finished_at <= d.before
             {is_of_type} {"" if keyed else is_free})
         """
-
-
-def _held(needs: Sequence[tuple[UUID, UUID]], chain_ids: Collection[UUID]) -> set[UUID]:
-    held: set[UUID] = set()
-    further: set[Any] = {blocker for blocker, chain_id in needs if chain_id not in chain_ids}
-    while further:
-        held |= further
-        further = {blocker for blocker, chain_id in needs if chain_id in held} - held
-    return held
