@@ -2,9 +2,11 @@
 
 import asyncio
 import threading
+from contextlib import contextmanager
 
 import pytest
 from django.apps import apps
+from django.db import connection
 
 from django_jobchains.processors import Processors, Registry
 from tests.records.models import Upload
@@ -87,6 +89,28 @@ def release_locks():
     """End the transactions of other connections after the test."""
     yield
     end_all()
+
+
+@contextmanager
+def refusing(condition, table=Upload._meta.db_table, columns=""):
+    """Let a trigger refuse updates of rows that meet a condition."""
+    when = f"CREATE TRIGGER refuse BEFORE UPDATE {columns} ON {table} FOR EACH ROW WHEN ({condition})"
+    if connection.vendor == "sqlite":
+        begin = [f"{when} BEGIN SELECT RAISE(ABORT, 'refused'); END"]
+        end = "DROP TRIGGER refuse"
+    else:
+        body = "BEGIN RAISE EXCEPTION 'refused'; END"
+        begin = [f"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ {body} $$"]
+        begin += [f"{when} EXECUTE FUNCTION refuse()"]
+        end = "DROP FUNCTION refuse CASCADE"
+    with connection.cursor() as cursor:
+        for statement in begin:
+            cursor.execute(statement)
+    try:
+        yield
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute(end)
 
 
 class Waiting:

@@ -32,10 +32,6 @@ def nothing(record, run):
     """A handler."""
 
 
-def ids_of_problems(processors):
-    return [problem.id for problem in check_records()]
-
-
 def test_the_name_defaults_to_that_of_the_model(processors):
     assert processors.records(Upload)(nothing) is nothing
     processors.records(Export, "exports")(nothing)

@@ -13,9 +13,9 @@ from django_jobchains.store import RecordEnd, get_store
 from django_jobchains.store.records import Records
 from django_jobchains.worker.end_writer import EndWriter
 from django_jobchains.worker.reaper import RecordResetter
-from tests.records.conftest import Waiting
+from tests.records.conftest import Waiting, refusing
 from tests.records.models import LETTER_COLUMNS, Export, Letter, Upload
-from tests.records.test_internal_errors import refusing, states
+from tests.records.test_internal_errors import states
 from tests.store.test_retries import DriverError
 from tests.support.connections import holding
 from tests.support.waiting import until

@@ -7,7 +7,6 @@ import time
 from datetime import timedelta
 
 import pytest
-from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
@@ -16,6 +15,7 @@ from django_jobchains.store import DequeueRequest, RecordEnd, get_store
 from django_jobchains.telemetry.events import AttemptAbandoned, AttemptStuck, RecordReset
 from django_jobchains.worker.held_leases import HeldRecords
 from django_jobchains.worker.reaper import REAP_LIMIT, RecordResetter
+from tests.records.conftest import refusing
 from tests.records.models import Export, Letter, Upload
 from tests.support.clocks import Clock
 from tests.support.connections import holding
@@ -198,30 +198,14 @@ class TestOverdueRecords:
         assert leases.release([key])
 
 
-@pytest.fixture
-def failing_heartbeats():
-    """Reject heartbeats of letters in the database, for a worker in another process."""
-    table, name = Letter._meta.db_table, "no_heartbeats"
-    is_server = connection.vendor == "postgresql"
-    trigger = f"CREATE TRIGGER {name} BEFORE UPDATE OF beat ON {table} FOR EACH ROW WHEN (OLD.status = 'processing')"
-    with connection.cursor() as cursor:
-        if is_server:
-            body = "BEGIN RAISE EXCEPTION 'no heartbeats'; END"
-            cursor.execute(f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$ {body} $$")
-            cursor.execute(f"{trigger} EXECUTE FUNCTION {name}()")
-        else:
-            cursor.execute(f"{trigger} BEGIN SELECT RAISE(ABORT, 'no heartbeats'); END")
-    yield
-    with connection.cursor() as cursor:
-        cursor.execute(f"DROP FUNCTION {name} CASCADE" if is_server else f"DROP TRIGGER {name}")
-
-
 @pytest.mark.slow
-def test_a_child_process_that_is_killed_hands_its_record_back(start_process, failing_heartbeats):
+def test_a_child_process_that_is_killed_hands_its_record_back(start_process):
+    """The database rejects its heartbeats, for a worker in another process."""
     Letter.objects.create(code="hang")
     settings = {"DJANGO_SETTINGS_MODULE": "tests.records.worker_settings"}
-    start_process("--type", "records.letter", jobchains={"SHUTDOWN_SECONDS": 0.1}, **settings).until_ready()
-    until(lambda: Letter.objects.get().attempt_number == 2, 60, lambda: vars(Letter.objects.get()))
+    with refusing("OLD.status = 'processing'", table=Letter._meta.db_table, columns="OF beat"):
+        start_process("--type", "records.letter", jobchains={"SHUTDOWN_SECONDS": 0.1}, **settings).until_ready()
+        until(lambda: Letter.objects.get().attempt_number == 2, 60, lambda: vars(Letter.objects.get()))
     letter = Letter.objects.get()
     assert (letter.failures, letter.resets) == (0, 0)
 

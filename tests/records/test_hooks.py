@@ -53,7 +53,7 @@ class Hooked(RecordProcessor[Upload]):
 @pytest.fixture
 def hooked(processors):
     """The processor of uploads."""
-    processors.records(Upload, poll_every=0.02)(Hooked)
+    processors.records(Upload, poll_every=0.02, heartbeat_every=0.05)(Hooked)
     processor = processors.record_types["records.upload"].processor
     yield processor
     processor.released.set()
@@ -175,25 +175,24 @@ INTERRUPTIONS = {
         ("not_found", False, []),
     ],
 )
-def test_post_handle_follows_an_interruption(processors, start_worker, reason, heeds, states):
+def test_post_handle_follows_an_interruption(hooked, start_worker, reason, heeds, states):
     """A handler that ignores it completes its record."""
-    started, reasons, seen = threading.Event(), [], []
+    reasons, seen = [], []
 
-    class Interrupted(RecordProcessor[Upload]):
-        def handle(self, record, run):
-            started.set()
-            run.signal.wait(60)
-            reasons.append(run.signal.reason)
-            if heeds:
-                run.signal.raise_if_aborted()
+    def handle(record, run):
+        hooked.entered.set()
+        run.signal.wait(60)
+        reasons.append(run.signal.reason)
+        if heeds:
+            run.signal.raise_if_aborted()
 
-        def post_handle(self, record):
-            seen.append((*reasons, list(Upload.objects.values_list("state", flat=True))))
-
-    processors.records(Upload, heartbeat_every=0.05)(Interrupted)
+    hooked.does["handle"] = handle
+    hooked.does["post_handle"] = lambda record: seen.append(
+        (*reasons, list(Upload.objects.values_list("state", flat=True)))
+    )
     Upload.objects.create()
     worker = start_worker()
-    assert started.wait(30)
+    assert hooked.entered.wait(30)
     INTERRUPTIONS[reason](worker)
     until(lambda: seen)
     assert seen == [(reason, states)]

@@ -22,6 +22,7 @@ from django_jobchains.worker.record_ends import RecordSink
 from django_jobchains.worker.records import RecordSource
 from django_jobchains.worker.renewal import LeaseRenewal
 from django_jobchains.worker.slots import Slots
+from tests.records.conftest import refusing
 from tests.records.models import LETTER_COLUMNS, Letter, Upload
 from tests.store.test_retries import DriverError
 from tests.support.clocks import Clock
@@ -292,30 +293,7 @@ def test_records_of_a_model_are_handed_back_although_those_of_another_cannot_be(
 # Ends that the database refuses: what can be written is written, and otherwise the record is released
 
 
-#: The actions of a trigger that refuses, on SQLite and on PostgreSQL.
-ABORT = "BEGIN SELECT RAISE(ABORT, 'refused'); END"
-RAISE = "BEGIN RAISE EXCEPTION ''refused''; END"
-CALL = "EXECUTE FUNCTION refuse()"
 SECRET = "hunter2hunter2hunter2hunter2hunter2"
-
-
-@contextmanager
-def refusing(condition):
-    """Let a trigger refuse updates of uploads that meet a condition."""
-    if connection.vendor == "sqlite":
-        begin = [f"CREATE TRIGGER refuse BEFORE UPDATE ON records_upload WHEN {condition} {ABORT}"]
-        end = ["DROP TRIGGER refuse"]
-    else:
-        begin = [
-            f"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS '{RAISE}'",
-            f"CREATE TRIGGER refuse BEFORE UPDATE ON records_upload FOR EACH ROW WHEN ({condition}) {CALL}",
-        ]
-        end = ["DROP TRIGGER refuse ON records_upload", "DROP FUNCTION refuse"]
-    execute(*begin)
-    try:
-        yield
-    finally:
-        execute(*end)
 
 
 def test_a_message_is_cut_to_its_column_without_secrets(handled):

@@ -260,13 +260,21 @@ def test_after_its_active_time_a_worker_takes_neither_records_nor_jobs(register,
     assert (Job.objects.filter(status="completed").count(), Job.objects.filter(status="pending").count()) == (1, 2)
 
 
-def test_types_select_record_workers(processors, make_worker):
-    processors.records(Upload, name="uploads.convert")(lambda record, run: None)
+@pytest.mark.parametrize(
+    ("options", "others", "own"),
+    [
+        ({"name": "uploads.convert"}, {"types": ["shop.*"]}, {"types": ["uploads.*"]}),
+        ({"queue": "media"}, {"queues": ["mail"]}, {"queues": ["media"]}),
+    ],
+    ids=["types", "queues"],
+)
+def test_a_worker_serves_the_records_of_its_types_and_queues(register, processors, make_worker, options, others, own):
+    register(**options)
     processors.register("shop.note")(lambda job: None)
     Upload.objects.create()
-    make_worker(types=["shop.*"]).run_until_idle(timeout=20)
+    make_worker(**others).run_until_idle(timeout=20)
     assert in_state("queued") == 1
-    make_worker(types=["uploads.*"]).run_until_idle(timeout=20)
+    make_worker(**own).run_until_idle(timeout=20)
     assert in_state("completed") == 1
 
 
@@ -274,15 +282,6 @@ def test_a_worker_without_anything_to_work_for_does_not_start(register, make_wor
     register(queue="media")
     with pytest.raises(ImproperlyConfigured, match="has no queue of the records to work for"):
         make_worker(queues="mail")
-
-
-@pytest.mark.parametrize(("served", "state"), [(["mail"], "queued"), (["media"], "completed")])
-def test_a_worker_serves_the_records_of_its_queues(register, processors, make_worker, served, state):
-    register(queue="media")
-    processors.register("shop.note")(lambda job: None)
-    Upload.objects.create()
-    make_worker(queues=served).run_until_idle(timeout=20)
-    assert in_state(state) == 1
 
 
 # Wake-ups, and what other processes see
