@@ -27,12 +27,12 @@ class Operation(NamedTuple):
 
 OPERATIONS = {
     "cancel": Operation(
-        records.cancel, "canceled", "only queued, errored and processing records can be canceled, and only once"
+        records.cancel, "cancelled", "only queued, errored and processing records can be cancelled, and only once"
     ),
     "requeue": Operation(
-        records.requeue, "requeued", "only failed, errored, canceled and processing records can be requeued"
+        records.requeue, "requeued", "only failed, errored, cancelled and processing records can be requeued"
     ),
-    "retry": Operation(records.retry, "retried", "only failed, errored and canceled records can be retried"),
+    "retry": Operation(records.retry, "retried", "only failed, errored and cancelled records can be retried"),
 }
 
 

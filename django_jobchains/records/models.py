@@ -48,7 +48,7 @@ class JobRecord(models.Model):
         COMPLETED = "completed", _("completed")
         ERRORED = "errored", _("errored")
         FAILED = "failed", _("failed")
-        CANCELED = "canceled", _("canceled")
+        CANCELLED = "cancelled", _("cancelled")
 
     state = models.CharField(_("state"), max_length=50, default="queued", db_default="queued")
     failure_message = PayloadTextField(_("failure message"), null=True, blank=True, editable=False)

@@ -45,7 +45,7 @@ def cancel(objects: Objects) -> int:
 
 
 def requeue(objects: Objects, *, after: datetime | None = None) -> int:
-    """Queue failed, errored, canceled and processing records, from an aware time on; return how many.
+    """Queue failed, errored, cancelled and processing records, from an aware time on; return how many.
 
     Handlers that process them are asked to stop, and can no longer write.
     """
@@ -53,7 +53,7 @@ def requeue(objects: Objects, *, after: datetime | None = None) -> int:
 
 
 def retry(objects: Objects) -> int:
-    """Queue failed, errored and canceled records now, with their failures and resets set to 0; return how many."""
+    """Queue failed, errored and cancelled records now, with their failures and resets set to 0; return how many."""
     return _move("retry", objects)
 
 

@@ -75,8 +75,8 @@ class RecordOperations(RecordPart):
             ORDER BY {free.id} LIMIT %s {self.db.skip_lock("free")}
         """
         with self.db.transaction():  # ``waits_at_most`` does not limit waits in autocommit.
-            canceled = self.db.fetch(self._cancel(table, one_line(flagged)), [limit])
-        return [table.ids.from_column(id_) for (id_,) in canceled]
+            cancelled = self.db.fetch(self._cancel(table, one_line(flagged)), [limit])
+        return [table.ids.from_column(id_) for (id_,) in cancelled]
 
     @retried
     def cancel(self, table: RecordTable, ids: IdsOf) -> int:
@@ -108,7 +108,7 @@ class RecordOperations(RecordPart):
 
     @retried
     def requeue(self, table: RecordTable, ids: IdsOf, process_after: datetime | None) -> int:
-        """Queue failed, errored, canceled and processing records; return how many."""
+        """Queue failed, errored, cancelled and processing records; return how many."""
         select, params = ids
         time = process_after and self.db.time_text(process_after)
         sql = self._queue(
@@ -116,16 +116,16 @@ class RecordOperations(RecordPart):
             self._locked(table, select),
             # A running attempt can no longer write: its record is not in process until another attempt gets the next
             # number.
-            states="'failed', 'errored', 'canceled', 'processing'",
+            states="'failed', 'errored', 'cancelled', 'processing'",
             process_after=self.db.cast("%s", "timestamptz"),
         )
         return self._queued(table, sql, [time, *params])
 
     @retried
     def retry(self, table: RecordTable, ids: IdsOf) -> int:
-        """Queue failed, errored and canceled records, now and with fresh counts; return how many."""
+        """Queue failed, errored and cancelled records, now and with fresh counts; return how many."""
         select, params = ids
-        states = "'failed', 'errored', 'canceled'"
+        states = "'failed', 'errored', 'cancelled'"
         counts = f", {table.num_failures} = 0, {table.num_resets} = 0"
         sql = self._queue(table, self._locked(table, select, states), states=states, counts=counts)
         return self._queued(table, sql, params)
@@ -172,7 +172,7 @@ class RecordOperations(RecordPart):
         is_last = f"{old.num_resets} >= %s"
         return f"""
             UPDATE {table.name} AS record SET
-                {table.state} = CASE WHEN {cancel} THEN 'canceled' WHEN {is_last} THEN 'failed' ELSE 'queued' END,
+                {table.state} = CASE WHEN {cancel} THEN 'cancelled' WHEN {is_last} THEN 'failed' ELSE 'queued' END,
                 {table.finished_at} = CASE WHEN {cancel} OR {is_last} THEN clock.now END,
                 {table.failure_message} = CASE WHEN {is_last} AND NOT {cancel} THEN %s
                     ELSE {old.failure_message} END,
@@ -188,7 +188,7 @@ class RecordOperations(RecordPart):
         old = table.under("record")
         return one_line(f"""
             UPDATE {table.name} AS record SET {table.cancel} = true,
-                {table.state} = CASE WHEN {old.state} = 'processing' THEN {old.state} ELSE 'canceled' END,
+                {table.state} = CASE WHEN {old.state} = 'processing' THEN {old.state} ELSE 'cancelled' END,
                 {table.finished_at} = CASE WHEN {old.state} = 'processing' THEN NULL ELSE clock.now END
             FROM {self.db.clock} WHERE {self._is_in(table, ids)} AND {_is_cancelable(old)}
             RETURNING {self._returned(table, "id")}

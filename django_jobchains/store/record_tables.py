@@ -32,7 +32,7 @@ COLUMNS = (
     "lease_number",
 )
 #: The states that workers know. Rows with any other state are ignored.
-STATES = ("queued", "processing", "completed", "errored", "failed", "canceled")
+STATES = ("queued", "processing", "completed", "errored", "failed", "cancelled")
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class RecordTable:
 
 
 class Dequeued(NamedTuple):
-    """A record that was dequeued. ``state``: "processing", or "canceled" for a record that must not be started."""
+    """A record that was dequeued. ``state``: "processing", or "cancelled" for a record that must not be started."""
 
     id: Any
     lease_number: int
@@ -111,7 +111,7 @@ class RecordEnd(NamedTuple):
 
 
 class StalledRecord(NamedTuple):
-    """A record whose heartbeats were missing: "queued" again, "failed", or "canceled" if this was requested."""
+    """A record whose heartbeats were missing: "queued" again, "failed", or "cancelled" if this was requested."""
 
     id: Any
     state: str
@@ -133,7 +133,7 @@ class RecordPart(Part):
             AND {old.lease_number} = d.n AND {old.state} = 'processing'
         """
 
-    def _is_canceled(self, table: RecordTable, prefix: str) -> str:
+    def _is_cancelled(self, table: RecordTable, prefix: str) -> str:
         """SQL of whether the attempt of a record was asked to stop. ``prefix``: that of the table's columns."""
         flag = f"COALESCE({prefix}{table.cancel}, false)"
         if not self.db.locks_rows:  # Then no request is ever deferred.

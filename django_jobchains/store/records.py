@@ -77,7 +77,7 @@ class Records(RecordPart):
     def dequeue(
         self, table: RecordTable, request: DequeueRequest, *, joins_transaction: bool = False
     ) -> list[Dequeued]:
-        """Start records that are ready. Records with a request to cancel are canceled instead.
+        """Start records that are ready. Records with a request to cancel are cancelled instead.
 
         Locked rows are skipped. Raises ``DequeueInTransaction`` inside a transaction, whose end the handlers' own
         statements would wait for. Tests pass ``joins_transaction``.
@@ -93,8 +93,8 @@ class Records(RecordPart):
         beaten = self._fetch(self._beat(table), [rows, *([rows] if self.db.locks_rows else [])])
         by_key = {(table.ids.from_column(id_), number): bool(cancel) for id_, number, cancel in beaten}
         found = self.check(table, [key for key in keys if key not in by_key])
-        canceled = {key for key, is_canceled in by_key.items() if is_canceled}
-        return Renewal(found.lost, canceled | found.cancelled, locked=found.locked)
+        cancelled = {key for key, is_cancelled in by_key.items() if is_cancelled}
+        return Renewal(found.lost, cancelled | found.cancelled, locked=found.locked)
 
     @retried_at_read_committed
     def check(self, table: RecordTable, keys: Sequence[RecordKey]) -> Renewal:
@@ -164,7 +164,7 @@ class Records(RecordPart):
     def count_by_state(
         self, table: RecordTable, select: IdsSelect, count_to: int, retry_seconds: float | None = None
     ) -> RecordCount:
-        """Count the selected records of each state up to ``count_to``; completed and canceled ones add no cost.
+        """Count the selected records of each state up to ``count_to``; completed and cancelled ones add no cost.
 
         ``retry_seconds``: the wait before errored records are tried again, None for never.
         """
@@ -275,7 +275,7 @@ class Records(RecordPart):
         return one_line(f"""
             WITH {", ".join(parts)}
             UPDATE {table.name} AS record SET
-                {table.state} = CASE WHEN {cancel} THEN 'canceled' ELSE 'processing' END,
+                {table.state} = CASE WHEN {cancel} THEN 'cancelled' ELSE 'processing' END,
                 {table.lease_number} = {old.lease_number} + 1,
                 {table.started_at} = CASE WHEN {cancel} THEN {old.started_at} ELSE clock.now END,
                 {table.last_heartbeat_at} = CASE WHEN {cancel} THEN {old.last_heartbeat_at} ELSE clock.now END,
@@ -293,13 +293,13 @@ class Records(RecordPart):
         return f"""
             UPDATE {table.name} AS record SET {table.last_heartbeat_at} = clock.now
             FROM {self.db.rows(KEY)} CROSS JOIN {self.db.clock} WHERE {self._fence(table)} {self._unlocked(table)}
-            RETURNING {self._returned(table, "id", "lease_number")}, {self._is_canceled(table, self.db.returned)}
+            RETURNING {self._returned(table, "id", "lease_number")}, {self._is_cancelled(table, self.db.returned)}
         """
 
     @statements
     def _check(self, table: RecordTable) -> str:
         return f"""
-            SELECT {table.id}, {table.state}, {table.lease_number}, {self._is_canceled(table, f"{table.name}.")}
+            SELECT {table.id}, {table.state}, {table.lease_number}, {self._is_cancelled(table, f"{table.name}.")}
             FROM {table.name}
             WHERE {table.id} {self._any_id(table)}
         """
@@ -323,14 +323,14 @@ class Records(RecordPart):
     @statements
     def _end_all(self, table: RecordTable, skips: bool, inside: str) -> str:
         old = table.under("record")
-        cancel = self._is_canceled(table, "record.")
+        cancel = self._is_cancelled(table, "record.")
         is_error = f"(d.kind IN ('errored', 'failed') AND NOT {cancel})"
         is_queued = f"(d.kind IN ('requeued', 'handed_back') AND NOT {cancel})"
         is_requeued = f"(d.kind = 'requeued' AND NOT {cancel})"
         return f"""
             UPDATE {table.name} AS record SET
                 {table.state} = CASE WHEN d.kind = 'completed' THEN 'completed' WHEN {is_queued} THEN 'queued'
-                    WHEN {cancel} THEN 'canceled'
+                    WHEN {cancel} THEN 'cancelled'
                     WHEN d.kind = 'failed' OR {old.num_failures} + 1 >= d.attempts THEN 'failed' ELSE 'errored' END,
                 {table.failure_message} = CASE WHEN {is_error} THEN d.message ELSE {old.failure_message} END,
                 {table.num_failures} = {old.num_failures} + CASE WHEN {is_error} THEN 1 ELSE 0 END,
@@ -369,6 +369,6 @@ def lost_reason(found: tuple[str, int, bool] | tuple[str, int] | None, lease_num
     state, number = found[0], found[1]
     if number == lease_number and state == "processing":
         return None
-    if number == lease_number and state in ("completed", "canceled"):
+    if number == lease_number and state in ("completed", "cancelled"):
         return "already_completed" if state == "completed" else "cancelled"
     return "taken_by_another_worker"

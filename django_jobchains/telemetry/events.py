@@ -18,7 +18,6 @@ _LEVELS = {
     "requeued": DEBUG,
     "abandoned": DEBUG,  # An AttemptAbandoned was logged.
     "cancelled": INFO,
-    "canceled": INFO,
     "handed_back": INFO,
     "failed": ERROR,
 }
@@ -30,7 +29,6 @@ _MARKS = {
     "requeued": "↷",
     "failed": "✗",
     "cancelled": "⊘",
-    "canceled": "⊘",
     "handed_back": "↩",
 }
 
@@ -219,7 +217,7 @@ class JobReaped(Event):
 
 @dataclass(frozen=True, slots=True)
 class RecordReset(Event):
-    """A record was taken back from a worker that sent no heartbeats. ``state``: "queued", "failed" or "canceled"."""
+    """A record was taken back from a worker that sent no heartbeats. ``state``: "queued", "failed" or "cancelled"."""
 
     counter = names.REAPED
     style = "WARNING"
@@ -241,16 +239,16 @@ class RecordReset(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class RecordCanceled(Event):
-    """A record was canceled instead of being started, because its flag was set."""
+class RecordCancelled(Event):
+    """A record was cancelled instead of being started, because its flag was set."""
 
-    counter = names.RECORD_CANCELED
+    counter = names.RECORD_CANCELLED
     style = "WARNING"
     record: str
     type_name: str
 
     def line(self) -> str:
-        return f"⊘ {self.type_name} {self.record} canceled before it started"
+        return f"⊘ {self.type_name} {self.record} cancelled before it started"
 
 
 @dataclass(frozen=True, slots=True)

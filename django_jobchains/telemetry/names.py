@@ -127,11 +127,11 @@ BLOCKED_FAILED = MetricName(
     "Jobs that failed without an attempt, because a blocker failed or was cancelled",
     (JOB_TYPE,),
 )
-RECORD_CANCELED = MetricName(
-    "jobchains.record.canceled",
+RECORD_CANCELLED = MetricName(
+    "jobchains.record.cancelled",
     "counter",
     "{record}",
-    "Records that were canceled instead of being started",
+    "Records that were cancelled instead of being started",
     (JOB_TYPE,),
 )
 OUTCOME_DELAYED = MetricName(

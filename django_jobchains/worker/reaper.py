@@ -16,7 +16,7 @@ from django_jobchains.records.declarations import RecordType
 from django_jobchains.store import CrashBackoff, RecordKey
 from django_jobchains.store.record_tables import RecordTable, StalledRecord
 from django_jobchains.telemetry import measured, report
-from django_jobchains.telemetry.events import JobReaped, RecordCanceled, RecordReset
+from django_jobchains.telemetry.events import JobReaped, RecordCancelled, RecordReset
 from django_jobchains.wakeups import announced
 from django_jobchains.worker.context import WorkerContext
 from django_jobchains.worker.failure_log import RecordFailures
@@ -112,7 +112,7 @@ class RecordResetter(PeriodicTask):
         for kind in known_kinds(context.options):
             by_table[kind.model._meta.db_table].append(kind)
         self._tables = [_TableResets(context, kinds) for kinds in by_table.values()]
-        self._failures = RecordFailures("Records of %r could not be reset or canceled: %s", context.store)
+        self._failures = RecordFailures("Records of %r could not be reset or cancelled: %s", context.store)
 
     def step(self) -> bool:
         """Return whether there may be more."""
@@ -157,12 +157,12 @@ class _TableResets:
         with measured("record_reset", self._worker, self.name), self._store.db.waits_at_most(LOCK_SECONDS):
             overdue = self._overdue(table, self._store.deferred.apply_records(table))
             stalled = self._reset(table, overdue[:REAP_LIMIT]) if overdue else []
-            canceled = self._store.record_operations.cancel_flagged(table, REAP_LIMIT)
+            cancelled = self._store.record_operations.cancel_flagged(table, REAP_LIMIT)
         for record in stalled:
             report(RecordReset(self._worker, str(record.id), self.name, record.state, record.resets))
-        for id_ in canceled:
-            report(RecordCanceled(self._worker, str(id_), self.name))
-        if REAP_LIMIT in (len(stalled), len(canceled)):
+        for id_ in cancelled:
+            report(RecordCancelled(self._worker, str(id_), self.name))
+        if REAP_LIMIT in (len(stalled), len(cancelled)):
             return 0.0
         return self._grace_seconds if len(self._suspects) > len(overdue) else None
 

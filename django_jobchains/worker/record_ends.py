@@ -24,10 +24,10 @@ logger = getLogger("django_jobchains")
 #: any state.
 _WRITTEN = {
     "completed": ("completed",),
-    "requeued": ("queued", "canceled"),
-    "handed_back": ("queued", "canceled"),
-    "errored": ("errored", "failed", "canceled"),
-    "failed": ("failed", "canceled"),
+    "requeued": ("queued", "cancelled"),
+    "handed_back": ("queued", "cancelled"),
+    "errored": ("errored", "failed", "cancelled"),
+    "failed": ("failed", "cancelled"),
 }
 
 

@@ -27,7 +27,7 @@ from django_jobchains.records.errors import RecordHidden
 from django_jobchains.store import Dequeued, DequeueRequest, RecordEnd, RecordKey, RecordTable
 from django_jobchains.store.errors import blames_row, is_conflict, is_database_away
 from django_jobchains.telemetry import measured, report
-from django_jobchains.telemetry.events import RecordCanceled
+from django_jobchains.telemetry.events import RecordCancelled
 from django_jobchains.text.errors import log_error
 from django_jobchains.worker.context import WorkerContext
 from django_jobchains.worker.end_writer import EndWriter
@@ -372,7 +372,7 @@ class RecordSource:
             if record.state == "processing":
                 yield record.key
             else:
-                report(RecordCanceled(self._worker, str(record.id), self.kind.name))
+                report(RecordCancelled(self._worker, str(record.id), self.kind.name))
 
     def _attempt(
         self, key: RecordKey, record: Any, signal: AbortSignal, options: dict[str, Any]

@@ -83,7 +83,7 @@ class PriceListAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
 @admin.register(SupplierImport)
 class SupplierImportAdmin(JobRecordAdmin, admin.ModelAdmin):  # type: ignore[type-arg]
-    """The rows are jobs: they can be retried, requeued and canceled. A wrong file can be corrected before a retry."""
+    """The rows are jobs: they can be retried, requeued and cancelled. A wrong file can be corrected before a retry."""
 
     list_display = ("file_name", "record_state", "record_error", "lines", "added", "record_queued", "record_attempts")
     search_fields = ("file_name",)

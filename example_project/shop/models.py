@@ -308,6 +308,6 @@ class SupplierImport(JobRecord):
     @property
     def badge(self) -> str:
         """The class of the state in the shop's pages, which know the states of jobs."""
-        return {"queued": "pending", "processing": "running", "errored": "pending", "canceled": "cancelled"}.get(
+        return {"queued": "pending", "processing": "running", "errored": "pending", "cancelled": "cancelled"}.get(
             self.state, self.state
         )

@@ -142,8 +142,8 @@ class TestOperations:
     @pytest.mark.parametrize(
         ("operation", "state", "after", "word"),
         [
-            ("cancel", "queued", "canceled", "canceled"),
-            ("requeue", "canceled", "queued", "requeued"),
+            ("cancel", "queued", "cancelled", "cancelled"),
+            ("requeue", "cancelled", "queued", "requeued"),
             ("retry", "failed", "queued", "retried"),
         ],
     )
@@ -178,8 +178,8 @@ class TestOperations:
         monkeypatch.setattr(subcommand, "BATCH_SIZE", 2)
         Letter.objects.bulk_create([Letter(code=f"letter {number}") for number in range(5)])
         codes = Letter.objects.values_list("code", flat=True)
-        assert run("records", "cancel", "records.letter", "-", stdin="\n".join(codes)).out == "5 records canceled.\n"
-        assert set(Letter.objects.values_list("status", flat=True)) == {"canceled"}
+        assert run("records", "cancel", "records.letter", "-", stdin="\n".join(codes)).out == "5 records cancelled.\n"
+        assert set(Letter.objects.values_list("status", flat=True)) == {"cancelled"}
 
     @pytest.mark.parametrize(
         ("words", "code", "problem"),
@@ -216,7 +216,7 @@ class TestOperations:
 
     def test_a_change_of_nothing_fails_with_a_reason(self, run: Run) -> None:
         done = run("records", "retry", "records.upload", Upload.objects.create().pk)
-        expected = "Nothing retried: only failed, errored and canceled records can be retried."
+        expected = "Nothing retried: only failed, errored and cancelled records can be retried."
         assert (done.code, done.error) == (1, expected)
 
     def test_records_of_another_database_are_an_error(self, run: Run, settings: Any) -> None:

@@ -92,10 +92,10 @@ def test_an_async_handler_runs_on_an_event_loop_of_the_child(worker):
 
 
 def test_a_cancellation_ends_the_child_and_a_stop_hands_its_record_back(worker):
-    canceled = Export.objects.create(name="hang")
-    until(lambda: "hanging" in steps(canceled), 60)
+    cancelled = Export.objects.create(name="hang")
+    until(lambda: "hanging" in steps(cancelled), 60)
     Export.objects.update(cancel=True)
-    assert ended(canceled, "canceled").num_failures == 0
+    assert ended(cancelled, "cancelled").num_failures == 0
 
     stopped = Export.objects.create(name="hang")
     until(lambda: "hanging" in steps(stopped), 60)
@@ -111,7 +111,7 @@ def test_the_end_that_a_child_has_committed_is_not_a_loss(worker):
     until(lambda: f"marker is lost: {requeued.pk}" in worker.output, 60, lambda: worker.output)
     until(lambda: "hanging" in steps(hanging), 60)
     Export.objects.filter(pk=hanging.pk).update(cancel=True)
-    ended(hanging, "canceled")  # One query finds all changes to the records of a model.
+    ended(hanging, "cancelled")  # One query finds all changes to the records of a model.
     Effect.objects.create(job_id=requeued.pk, label="go on 0")
     until(lambda: "post" in steps(requeued), 60, lambda: worker.output)
     assert "asked to stop: None" in steps(requeued)

@@ -167,7 +167,7 @@ INTERRUPTIONS = {
 @pytest.mark.parametrize(
     ("reason", "heeds", "states"),
     [
-        ("cancelled", True, ["canceled"]),
+        ("cancelled", True, ["cancelled"]),
         ("cancelled", False, ["completed"]),
         ("timed_out", True, ["errored"]),
         ("timed_out", False, ["completed"]),

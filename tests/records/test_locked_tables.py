@@ -169,9 +169,9 @@ def test_stalled_records_of_other_models_are_reset(processors, start_worker, set
         model.objects.create(cancel=True)
     locker = lock(mode)
     start_worker(types=["records.export"])
-    until(lambda: Export.objects.filter(num_resets__gt=0).exists() and in_state(Export, "canceled"))
+    until(lambda: Export.objects.filter(num_resets__gt=0).exists() and in_state(Export, "cancelled"))
     locker.result()
-    until(lambda: Upload.objects.filter(num_resets__gt=0).exists() and in_state(Upload, "canceled"))
+    until(lambda: Upload.objects.filter(num_resets__gt=0).exists() and in_state(Upload, "cancelled"))
 
 
 # ALTER TABLE changes the types of columns: every record is handled once

@@ -17,7 +17,7 @@ SELECTIONS = {
     "slice": lambda pk: Upload.objects.filter(pk=pk)[:1],
     "unsaved": lambda pk: Upload(pk=pk),
 }
-STATES = {"cancel": "canceled", "requeue": "queued", "retry": "queued"}
+STATES = {"cancel": "cancelled", "requeue": "queued", "retry": "queued"}
 
 
 class ReadsFromReplica:

@@ -119,9 +119,9 @@ def test_a_request_to_cancel_outlives_a_requeue(handled, events, requeue):
         requeue(run)
 
     upload = handled(handle)
-    assert (upload.state, upload.cancel, upload.num_failures) == ("canceled", True, 0)
+    assert (upload.state, upload.cancel, upload.num_failures) == ("cancelled", True, 0)
     assert upload.finished_at is not None
-    assert [(event.ending, event.attempt) for event in events.of(AttemptEnded)] == [("canceled", 1)]
+    assert [(event.ending, event.attempt) for event in events.of(AttemptEnded)] == [("cancelled", 1)]
 
 
 @pytest.mark.parametrize("raises", [True, False])
@@ -260,12 +260,12 @@ def test_a_handler_that_deletes_its_record_just_ends(handled, events):
     assert [event.reason for event in events.of(AttemptAbandoned)] == ["not_found"]
 
 
-def test_a_canceled_record_never_starts(handled, register):
+def test_a_cancelled_record_never_starts(handled, register):
     seen = []
     register(lambda record, run: seen.append(record))
     first = Upload.objects.create()
     assert records.cancel(Upload.objects.filter(pk=first.pk)) == 1
-    assert handled(cancel=True).state == state_of(first) == "canceled"
+    assert handled(cancel=True).state == state_of(first) == "cancelled"
     assert seen == []
 
 

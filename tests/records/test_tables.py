@@ -99,7 +99,7 @@ def test_a_model_is_served_once_its_table_is_migrated(register, processors, star
         chains.wait(note.enqueue(), 15)
     until(lambda: Export.objects.filter(state="completed").count() == 4)
     until(lambda: worker.health().is_ready, what=worker.health)
-    for problem in ("Records of 'records.upload' could not be dequeued", "could not be reset or canceled"):
+    for problem in ("Records of 'records.upload' could not be dequeued", "could not be reset or cancelled"):
         [line] = [record.getMessage() for record in caplog.records if problem in record.getMessage()]
         assert "records_upload" in line
         assert line.endswith("Run 'manage.py migrate --database default'. No restart is needed.")
@@ -131,7 +131,7 @@ class States(models.TextChoices):
     COMPLETED = "completed"
     ERRORED = "errored"
     FAILED = "failed"
-    CANCELLED = "cancelled"
+    STOPPED = "stopped"
 
 
 def nothing(record, run):
@@ -144,7 +144,7 @@ def nothing(record, run):
     [
         ("state", models.CharField(max_length=8), "E019", "has max_length=8, which is too short for 'processing'"),
         ("state", models.IntegerField(), "E019", "must be of the type CharField or TextField, not IntegerField"),
-        ("state", models.CharField(max_length=20, choices=States), "E020", "has choices without canceled, which are"),
+        ("state", models.CharField(max_length=20, choices=States), "E020", "has choices without cancelled, which are"),
         ("failure_message", models.JSONField(null=True), "E019", "must be of the type CharField or TextField, not"),
         ("queued_at", models.DateField(auto_now_add=True), "E019", "must be of the type DateTimeField, not DateField"),
         ("started_at", models.DateField(null=True), "E019", "must be of the type DateTimeField, not"),
@@ -325,7 +325,7 @@ def test_logs_may_have_the_type_json(processors, run):
             Upload.objects.create(execution_logs=[{"key": "old"}])
             row = run(Upload)
             Upload.objects.create(cancel=True)
-            until(lambda: Upload.objects.filter(state="canceled").exists())
+            until(lambda: Upload.objects.filter(state="cancelled").exists())
         finally:
             cursor.execute(change.format("jsonb"))
             cursor.execute("ALTER TABLE records_upload ALTER COLUMN execution_logs SET DEFAULT '[]'")

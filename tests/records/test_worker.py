@@ -44,10 +44,10 @@ def waiting(handling, waiting_class):
     ("interfere", "reason", "state"),
     [
         (lambda: Upload.objects.all().delete(), "not_found", None),
-        (lambda: Upload.objects.update(cancel=True), "cancelled", "canceled"),
+        (lambda: Upload.objects.update(cancel=True), "cancelled", "cancelled"),
         (lambda: Upload.objects.update(state="completed"), "already_completed", "completed"),
         (lambda: Upload.objects.update(state="failed"), "taken_by_another_worker", "failed"),
-        (lambda: records.cancel(Upload.objects.all()), "cancelled", "canceled"),
+        (lambda: records.cancel(Upload.objects.all()), "cancelled", "cancelled"),
         (
             lambda: records.requeue(Upload.objects.all(), after=timezone.now() + HOUR),
             "taken_by_another_worker",
@@ -89,9 +89,9 @@ def test_a_handler_inside_complete_is_told_and_does_not_delay_the_caller(registe
     waiting = Upload.objects.create(process_after=timezone.now() + HOUR)
     assert records.cancel(Upload.objects.all()) == 2
     waiting.refresh_from_db()
-    assert waiting.state == "canceled"
+    assert waiting.state == "cancelled"
     assert is_told.wait(60)
-    state = "completed" if ends == "ignores it" else "canceled"
+    state = "completed" if ends == "ignores it" else "cancelled"
     until(lambda: Upload.objects.get(size=1).state == state, what=lambda: vars(Upload.objects.get(size=1)))
     assert Upload.objects.get(size=1).num_failures == 0
 
@@ -150,11 +150,11 @@ def test_a_stalled_record_is_reset_and_handled_again(register, start_worker, eve
 
 
 @pytest.mark.usefixtures("quick_resets")
-def test_waiting_records_with_a_flag_are_canceled_by_the_worker(register, start_worker):
+def test_waiting_records_with_a_flag_are_cancelled_by_the_worker(register, start_worker):
     register()
     Upload.objects.create(state="errored", cancel=True)
     start_worker()
-    until(lambda: in_state("canceled"))
+    until(lambda: in_state("cancelled"))
 
 
 # Slots and limits

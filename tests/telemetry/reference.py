@@ -117,7 +117,7 @@ ATTRIBUTES = {
     names.JOB_TYPE: "The type of the job, or the name of the record worker",
     names.ATTEMPT: "The number of the attempt, from 1",
     names.OUTCOME: "`completed`, `continued`, `failed`, `retried`, `rescheduled`, `cancelled`, `abandoned` or "
-    "`handed_back`; of records also `errored`, `requeued` and `canceled`",
+    "`handed_back`; of records also `errored`, `requeued` and `cancelled`",
     names.ABANDONED_REASON: "Why the attempt could not write its outcome, such as `taken_by_another_worker`",
     names.JOB_STATUS: "`due`, `scheduled`, `blocked` or `running`; of records `due`, `queued` (all that wait, "
     "including due ones), `processing`, `errored` and `failed`",

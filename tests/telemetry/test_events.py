@@ -29,7 +29,7 @@ from django_jobchains.telemetry.events import (
     NotifierConnected,
     NotifierFailed,
     OperationEnded,
-    RecordCanceled,
+    RecordCancelled,
     RecordHookEnded,
     WorkerStarted,
     WorkerStopped,
@@ -184,19 +184,19 @@ def test_records_from_their_start_to_their_end(facts, processors, make_worker):
     [ended] = facts.of(AttemptEnded)
     assert isinstance(ended, AttemptEnded)
     assert (ended.job_id, ended.attempt, ended.ending, ended.queue) == (str(done.pk), 1, "completed", "uploads")
-    [canceled] = facts.of(RecordCanceled)
-    assert isinstance(canceled, RecordCanceled)
-    assert canceled.record == str(flagged.pk)
+    [cancelled] = facts.of(RecordCancelled)
+    assert isinstance(cancelled, RecordCancelled)
+    assert cancelled.record == str(flagged.pk)
 
 
-def test_a_record_that_is_canceled_before_it_is_due(facts, processors, start_worker):
+def test_a_record_that_is_cancelled_before_it_is_due(facts, processors, start_worker):
     processors.records(Upload)(lambda record, run: None)
     flagged = Upload.objects.create(cancel=True, process_after=timezone.now() + timedelta(hours=1))
     worker = start_worker()
-    until(lambda: facts.of(RecordCanceled))
-    [canceled] = facts.of(RecordCanceled)
-    assert isinstance(canceled, RecordCanceled)
-    assert (canceled.worker, canceled.record, canceled.type_name) == (worker.id, str(flagged.pk), "records.upload")
+    until(lambda: facts.of(RecordCancelled))
+    [cancelled] = facts.of(RecordCancelled)
+    assert isinstance(cancelled, RecordCancelled)
+    assert (cancelled.worker, cancelled.record, cancelled.type_name) == (worker.id, str(flagged.pk), "records.upload")
 
 
 def test_the_hooks_of_a_record(facts, processors, start_worker):

@@ -48,7 +48,7 @@ EXPECTED: dict[str, tuple[str, str, set[str]]] = {
     "jobchains.slot.stuck": ("{slot}", "Sum", {TYPE, "jobchains.reason"}),
     "jobchains.chain.ended": ("{chain}", "Sum", {"jobchains.chain.type", "jobchains.chain.status"}),
     "jobchains.blocked.failed": ("{job}", "Sum", {TYPE}),
-    "jobchains.record.canceled": ("{record}", "Sum", {TYPE}),
+    "jobchains.record.cancelled": ("{record}", "Sum", {TYPE}),
     "jobchains.outcome.delayed": ("{outcome}", "Sum", {TYPE}),
     "jobchains.child.crashed": ("{process}", "Sum", {TYPE}),
     "jobchains.child.killed": ("{process}", "Sum", {TYPE, "jobchains.reason"}),
@@ -111,7 +111,7 @@ COUNTED: list[tuple[Event, str, dict[str, str]]] = [
         {TYPE: "shop", "jobchains.reason": "timed_out"},
     ),
     (events.BlockedJobFailed("", A, A, "ship", "no"), "jobchains.blocked.failed", {TYPE: "ship"}),
-    (events.RecordCanceled("w", "1", "shop"), "jobchains.record.canceled", {TYPE: "shop"}),
+    (events.RecordCancelled("w", "1", "shop"), "jobchains.record.cancelled", {TYPE: "shop"}),
     (events.OutcomeDelayed("w", A, "ship", 9.0, ""), "jobchains.outcome.delayed", {TYPE: "ship"}),
     (events.ChildCrashed("w", A, "ship", 7, -9, "killed"), "jobchains.child.crashed", {TYPE: "ship"}),
     (

@@ -24,7 +24,7 @@ STATE_LABELS = {
     "completed": _("completed"),
     "errored": _("errored"),
     "failed": _("failed"),
-    "canceled": _("canceled"),
+    "cancelled": _("cancelled"),
 }
 
 
@@ -67,8 +67,8 @@ class RecordAction(Action):
 class RetryRecords(RecordAction):
     name = "retry"
     label = _("Retry")
-    statuses = ("failed", "errored", "canceled")
-    help_text = _("Queues failed, errored and canceled records now, and counts their failures and resets anew.")
+    statuses = ("failed", "errored", "cancelled")
+    help_text = _("Queues failed, errored and cancelled records now, and counts their failures and resets anew.")
     success_text = ngettext_lazy("%(count)s record retried.", "%(count)s records retried.", "number")
     log_text = _("Retried.")
 
@@ -79,7 +79,7 @@ class RetryRecords(RecordAction):
 class RequeueRecords(RecordAction):
     name = "requeue"
     label = _("Requeue")
-    statuses = ("failed", "errored", "canceled", "processing")
+    statuses = ("failed", "errored", "cancelled", "processing")
     help_text = _(
         "Queues records again, now or to be processed from a time on, and keeps their counts of failures and resets. "
         "A handler that processes one is asked to stop, and can no longer change it."
@@ -98,13 +98,13 @@ class CancelRecords(RecordAction):
     label = _("Cancel records")
     statuses = ("queued", "errored", "processing")
     help_text = _(
-        "A record that waits is canceled immediately. The handler of a record in process is asked to stop, and the "
-        "record is canceled when it has stopped with an error."
+        "A record that waits is cancelled immediately. The handler of a record in process is asked to stop, and the "
+        "record is cancelled when it has stopped with an error."
     )
     success_text = ngettext_lazy(
-        "%(count)s record canceled or stopping.", "%(count)s records canceled or stopping.", "number"
+        "%(count)s record cancelled or stopping.", "%(count)s records cancelled or stopping.", "number"
     )
-    log_text = _("Canceled, or asked to stop.")
+    log_text = _("Cancelled, or asked to stop.")
     is_dangerous = True
     skips_locked = True
 
@@ -122,7 +122,7 @@ RECORD_ACTIONS: tuple[RecordAction, ...] = (RetryRecords(), RequeueRecords(), Ca
 
 
 class RecordActionAdmin(ConfirmedActions):
-    """Base class for admin classes of records, which can be retried, requeued and canceled. A record is a target."""
+    """Base class for admin classes of records, which can be retried, requeued and cancelled. A record is a target."""
 
     row_actions = RECORD_ACTIONS
     action_prefix = "record_"

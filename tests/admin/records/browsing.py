@@ -14,11 +14,11 @@ from tests.records.models import Upload
 VERBS = ("retry", "requeue", "cancel")
 #: For each action: the states that it changes, and the new states.
 MOVES = {
-    "retry": dict.fromkeys(("failed", "errored", "canceled"), "queued"),
-    "requeue": dict.fromkeys(("failed", "errored", "canceled", "processing"), "queued"),
-    "cancel": {"queued": "canceled", "errored": "canceled", "processing": "processing"},
+    "retry": dict.fromkeys(("failed", "errored", "cancelled"), "queued"),
+    "requeue": dict.fromkeys(("failed", "errored", "cancelled", "processing"), "queued"),
+    "cancel": {"queued": "cancelled", "errored": "cancelled", "processing": "processing"},
 }
-STATES = ("queued", "processing", "completed", "errored", "failed", "canceled", "uploading")
+STATES = ("queued", "processing", "completed", "errored", "failed", "cancelled", "uploading")
 
 
 def put(model: type[Model] = Upload, state: str = "failed", **values: Any) -> Any:

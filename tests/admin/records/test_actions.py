@@ -70,9 +70,9 @@ def test_a_permission_that_depends_on_the_record_is_checked_for_each(superuser):
     assert superuser.get(url("record_cancel", precious)).status_code == 403
     assert act(superuser, "cancel", precious).status_code == 403
     reply = act_many(superuser, "cancel", [precious, other], Export)
-    assert (state_of(precious), state_of(other)) == ("queued", "canceled")
+    assert (state_of(precious), state_of(other)) == ("queued", "cancelled")
     assert messages_in(reply) == [
-        "1 record canceled or stopping.",
+        "1 record cancelled or stopping.",
         f"1 row skipped: not allowed ({precious.pk}).",
     ]
 
@@ -126,7 +126,7 @@ def test_permissions_are_checked_again_for_the_locked_record(superuser, monkeypa
 def test_a_record_that_its_handler_has_locked_is_asked_to_stop(superuser):
     record = put(state="processing")
     locker = holding(lambda store: list(Upload.objects.select_for_update(no_key=True)))
-    assert messages_in(act(superuser, "cancel", record)) == ["1 record canceled or stopping."]
+    assert messages_in(act(superuser, "cancel", record)) == ["1 record cancelled or stopping."]
     table = record_types_of(Upload)[0].table("default")
     assert get_store().records.check(table, [(record.pk, record.lease_number)]).cancelled
     locker.result()
@@ -168,7 +168,7 @@ def test_a_change_adds_a_log_entry_and_a_log_record(superuser, verb, caplog, dja
     with caplog.at_level(logging.INFO, "django_jobchains"), django_capture_on_commit_callbacks(execute=True):
         act_many(superuser, verb, [record, other])
     [entry] = LogEntry.objects.all()
-    messages = {"retry": "Retried.", "requeue": "Queued again.", "cancel": "Canceled, or asked to stop."}
+    messages = {"retry": "Retried.", "requeue": "Queued again.", "cancel": "Cancelled, or asked to stop."}
     assert (entry.object_id, entry.action_flag, entry.change_message) == (str(record.pk), CHANGE, messages[verb])
     [acted] = [record for record in caplog.records if getattr(record, "event", "") == "AdminActed"]
     assert acted.__dict__["jobchains"]["ids"] == [str(record.pk)]

@@ -22,7 +22,7 @@ VIEW_JOBS = ("view_job", "view_chain")
 def test_record_workers_are_listed_with_their_counts(superuser, store, beat):
     now = store.stats.time_ago(0)
     beat(type_names=("records.upload",))
-    for state in ("queued", "processing", "completed", "failed", "failed", "canceled", "uploading"):
+    for state in ("queued", "processing", "completed", "failed", "failed", "cancelled", "uploading"):
         put(state=state, queued_at=now - timedelta(minutes=3))
     put(state="errored", finished_at=now)
     put(state="queued", queued_at=now, process_after=now + timedelta(hours=1))

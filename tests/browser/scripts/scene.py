@@ -183,7 +183,7 @@ def supplier_imports() -> SupplierImport:
         {"state": "queued", "process_after": ago(-30)},
         {"state": "processing", "started_at": ago(1), "last_heartbeat_at": NOW, "worker_hostname": "tea-2"},
         {"state": "errored", "num_failures": 1, "failure_message": ERROR, **times},
-        {"state": "canceled", "finished_at": ago(2)},
+        {"state": "cancelled", "finished_at": ago(2)},
     ]
     for number, kind in enumerate(kinds):
         values = {"file_name": f"delivery-{number}.csv", "content": "cup;1", "lines": 1, "queued_at": ago(9 - number)}

@@ -78,9 +78,9 @@ def test_an_end_and_a_cancellation(model, store, end, is_first):
     calls = [lambda store: model.end(key, end, max_attempts=1), lambda store: records.cancel(record)]
     in_either_order(store, calls if is_first else calls[::-1])
     calls[0](store)  # An end that met the lock is written later.
-    canceled = "completed" if end == "completed" else "canceled"
-    uncanceled = "completed" if end == "completed" else "failed"
-    assert model.row(record)["state"] == (uncanceled if is_first else canceled)
+    cancelled = "completed" if end == "completed" else "cancelled"
+    uncancelled = "completed" if end == "completed" else "failed"
+    assert model.row(record)["state"] == (uncancelled if is_first else cancelled)
 
 
 @pytest.mark.parametrize("is_first", [True, False])
@@ -89,7 +89,7 @@ def test_a_dequeue_and_a_cancellation(model, store, is_first):
     calls = [lambda store: model.dequeue(), lambda store: records.cancel(record)]
     in_either_order(store, calls if is_first else calls[::-1])
     row = model.row(record)
-    assert (row["state"], row["cancel"]) == ("processing" if is_first else "canceled", True)
+    assert (row["state"], row["cancel"]) == ("processing" if is_first else "cancelled", True)
 
 
 @pytest.mark.parametrize("is_first", [True, False])
@@ -104,39 +104,39 @@ def test_an_end_and_a_requeue_by_a_person(model, store, is_first):
 
 @locks_rows
 @pytest.mark.parametrize("end", ["completed", "errored", "failed", "requeued", "handed_back", None])
-def test_a_record_in_process_that_is_locked_is_canceled_without_waiting(model, store, end):
+def test_a_record_in_process_that_is_locked_is_cancelled_without_waiting(model, store, end):
     locked, key = model.running()
     _, other_key = model.running()
     waiting = model.make()
     holder = holding(lambda store: model.lock(locked))
     everything = model.rows.all()
     assert elsewhere(lambda store: records.cancel(everything)) == 3
-    assert model.row(waiting)["state"] == "canceled"
+    assert model.row(waiting)["state"] == "cancelled"
     table = model.table
     assert store.records.check(table, [key, other_key]).cancelled == {key, other_key}
     assert store.records.beat(table, [key, other_key]).cancelled == {key, other_key}
     assert store.deferred.apply_records(table) == [locked.pk]
     holder.result()
     if end is not None:
-        canceled = "completed" if end == "completed" else "canceled"
-        assert model.end(key, end, max_attempts=1) == {key: canceled}
+        cancelled = "completed" if end == "completed" else "cancelled"
+        assert model.end(key, end, max_attempts=1) == {key: cancelled}
     assert store.deferred.apply_records(table) == []
     row = model.row(locked)
-    state = {"completed": "completed", None: "processing"}.get(end, "canceled")
+    state = {"completed": "completed", None: "processing"}.get(end, "cancelled")
     assert (row["state"], row["cancel"], row["num_failures"]) == (state, end is None, 0)
     assert not store.records.check(table, [key]).cancelled or end is None
 
 
 @locks_rows
 @pytest.mark.parametrize("move", [records.requeue, records.retry])
-def test_a_record_that_is_queued_again_is_not_canceled_by_an_earlier_request(model, store, move):
+def test_a_record_that_is_queued_again_is_not_cancelled_by_an_earlier_request(model, store, move):
     record, key = model.running()
     holder = holding(lambda store: model.lock(record))
     assert elsewhere(lambda store: records.cancel(record)) == 1
     assert elsewhere(lambda store: records.retry(record)) == 0  # It does not wait for the lock.
     holder.result()
     model.end(key, "errored")
-    assert model.row(record)["state"] == "canceled"
+    assert model.row(record)["state"] == "cancelled"
     assert move(record) == 1
     store.deferred.apply_records(model.table)
     assert model.row(record)["state"] == "queued"

@@ -11,9 +11,9 @@ from tests.store.contract.records import HOUR
 
 #: The states from which people may move a record, by operation.
 MOVABLE = {
-    "cancel": {"queued": "canceled", "errored": "canceled", "processing": "processing"},
-    "requeue": dict.fromkeys(("processing", "errored", "failed", "canceled"), "queued"),
-    "retry": dict.fromkeys(("errored", "failed", "canceled"), "queued"),
+    "cancel": {"queued": "cancelled", "errored": "cancelled", "processing": "processing"},
+    "requeue": dict.fromkeys(("processing", "errored", "failed", "cancelled"), "queued"),
+    "retry": dict.fromkeys(("errored", "failed", "cancelled"), "queued"),
 }
 
 
@@ -74,11 +74,11 @@ def test_records_wait_for_their_time(model):
     assert [each.id for each in model.dequeue()] == [past.pk]
 
 
-def test_a_flagged_record_is_canceled_instead_of_started(model):
+def test_a_flagged_record_is_cancelled_instead_of_started(model):
     record = model.put(cancel=True, lease_number=3)
-    assert [each.state for each in model.dequeue()] == ["canceled"]
+    assert [each.state for each in model.dequeue()] == ["cancelled"]
     row = model.row(record)
-    assert (row["state"], row["started_at"], row["finished_at"] is not None) == ("canceled", None, True)
+    assert (row["state"], row["started_at"], row["finished_at"] is not None) == ("cancelled", None, True)
 
 
 def test_records_of_a_paused_queue_stay(model, store):
@@ -138,9 +138,9 @@ def test_attempts_end(model, end, failures, state, counted):
 
 
 @pytest.mark.parametrize("end", ["errored", "failed", "requeued", "handed_back"])
-def test_an_attempt_that_was_asked_to_stop_is_canceled(model, end):
+def test_an_attempt_that_was_asked_to_stop_is_cancelled(model, end):
     record, key = model.running(cancel=True)
-    assert model.end(key, end, message="E: no", max_attempts=3) == {key: "canceled"}
+    assert model.end(key, end, message="E: no", max_attempts=3) == {key: "cancelled"}
     row = model.row(record)
     assert (row["num_failures"], row["failure_message"] or "", row["finished_at"] is not None) == (0, "", True)
 
@@ -181,12 +181,12 @@ def test_a_heartbeat_finds_what_is_lost(model, store, state):
     table = model.table
     beat = store.records.beat(table, [(record.pk, 2), (record.pk, 1)])
     assert beat.lost[record.pk, 1] == "taken_by_another_worker"
-    reasons = {"processing": None, "completed": "already_completed", "canceled": "cancelled"}
+    reasons = {"processing": None, "completed": "already_completed", "cancelled": "cancelled"}
     assert beat.lost.get((record.pk, 2)) == reasons.get(state, "taken_by_another_worker")
     assert (model.row(record)["last_heartbeat_at"] is not None) == (state == "processing")
 
 
-def test_a_heartbeat_finds_deleted_and_canceled_records(model, store):
+def test_a_heartbeat_finds_deleted_and_cancelled_records(model, store):
     deleted, flagged = model.put("processing"), model.put("processing", cancel=True)
     key = (deleted.pk, 1)
     deleted.delete()
@@ -222,10 +222,10 @@ def test_a_record_without_resets_left_fails(model, max_resets, num_resets):
     assert row["started_at"] == times["started_at"]
 
 
-def test_a_stalled_record_that_was_to_stop_is_canceled(model):
+def test_a_stalled_record_that_was_to_stop_is_cancelled(model):
     times = dict.fromkeys(("started_at", "last_heartbeat_at"), model.now() - HOUR)
     record = model.put("processing", cancel=True, **times)
-    assert model.reset() == [(record.pk, "canceled", 0)]
+    assert model.reset() == [(record.pk, "cancelled", 0)]
     assert model.row(record)["started_at"] == times["started_at"]
 
 
@@ -266,21 +266,21 @@ def test_people_can_move_records_in_some_states(model, state, move):
     assert (row["state"], row["cancel"]) == (target, move == "cancel")
     counts = (0, 0) if move == "retry" else (2, 1)
     assert (row["num_failures"], row["num_resets"]) == counts
-    assert (row["finished_at"] is not None) == (target == "canceled")
+    assert (row["finished_at"] is not None) == (target == "cancelled")
     if target == "queued":
         assert row["process_after"] is None
 
 
-def test_waiting_records_that_are_flagged_in_the_database_are_canceled(model, store):
+def test_waiting_records_that_are_flagged_in_the_database_are_cancelled(model, store):
     states = ["queued", "errored", "processing", "completed"]
     made = [model.put(state, cancel=True, process_after=model.now() + HOUR) for state in states]
     table = model.table
-    canceled = [store.record_operations.cancel_flagged(table, limit) for limit in (1, 10, 10)]
-    assert [len(ids) for ids in canceled] == [1, 1, 0]
-    assert {id_ for ids in canceled for id_ in ids} == {made[0].pk, made[1].pk}
+    cancelled = [store.record_operations.cancel_flagged(table, limit) for limit in (1, 10, 10)]
+    assert [len(ids) for ids in cancelled] == [1, 1, 0]
+    assert {id_ for ids in cancelled for id_ in ids} == {made[0].pk, made[1].pk}
     assert [model.row(record)["state"] for record in made] == [
-        "canceled",
-        "canceled",
+        "cancelled",
+        "cancelled",
         "processing",
         "completed",
     ]
