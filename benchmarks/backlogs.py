@@ -12,7 +12,8 @@ from django.db import connections
 from benchmarks.database import ID, add_records, empty_records, migrate, settle
 from django_jobchains.db.ids import new_id
 from django_jobchains.models import Job, JobBlocker
-from django_jobchains.store import FinishedJob, NewJob, get_store
+from django_jobchains.store import get_store
+from django_jobchains.store.rows import FinishedJob, NewJob
 
 USING = "backlog"
 #: The served types, and the measured one of them.

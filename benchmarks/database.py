@@ -14,7 +14,8 @@ from benchmarks.project.models import Effect
 from benchmarks.project.settings import NAME, SERVER
 from django_jobchains.db.ids import new_id
 from django_jobchains.models import FailedAttempt, Job, JobBlocker, JobProgress, LogLine
-from django_jobchains.store import FinishedJob, NewJob, get_store
+from django_jobchains.store import get_store
+from django_jobchains.store.rows import FinishedJob, NewJob
 
 OTHER_TYPES = 50
 

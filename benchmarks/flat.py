@@ -17,18 +17,10 @@ from benchmarks.database import add_records, new_jobs, settle
 from django_jobchains.declare.policies import Backoff
 from django_jobchains.declare.registry import get_registry
 from django_jobchains.records.declarations import RecordType
-from django_jobchains.store import (
-    ClaimedJob,
-    Dequeued,
-    DequeueRequest,
-    Effects,
-    FinishedJob,
-    HeldLease,
-    RecordEnd,
-    RecordTable,
-    Store,
-    get_store,
-)
+from django_jobchains.store import Store, get_store
+from django_jobchains.store.record_tables import Dequeued, RecordEnd, RecordTable
+from django_jobchains.store.records import DequeueRequest
+from django_jobchains.store.rows import ClaimedJob, Effects, FinishedJob, HeldLease
 
 Claimed = ClaimedJob | Dequeued | HeldLease
 

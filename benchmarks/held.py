@@ -11,7 +11,8 @@ from statistics import median
 
 from benchmarks.cells import Cell, Figures
 from benchmarks.database import connect, empty, new_jobs, settle
-from django_jobchains.store import FinishedJob, get_store
+from django_jobchains.store import get_store
+from django_jobchains.store.rows import FinishedJob
 
 TYPE = "bench.value"
 BATCH = 50

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from django_jobchains.exceptions import FailJob, RescheduleJob
     from django_jobchains.handlers.batch import Batch
     from django_jobchains.handlers.running_job import RunningJob
-    from django_jobchains.store import FailedJob
     from django_jobchains.store.deduplication import Deduplicate
+    from django_jobchains.store.on_failure import FailedJob
 
 __version__ = "0.1.0"
 

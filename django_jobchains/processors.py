@@ -13,8 +13,8 @@ from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.handlers.batch import Batch, BatchJob
 from django_jobchains.handlers.running_job import Continuation, RunningJob
 from django_jobchains.payloads.types import PayloadType
-from django_jobchains.store import FailedJob
 from django_jobchains.store.deduplication import Deduplicate
+from django_jobchains.store.on_failure import FailedJob
 
 __all__ = (
     "AbortSignal",

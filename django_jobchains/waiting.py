@@ -36,7 +36,8 @@ from django_jobchains.notifications.hints import REQUERY_SECONDS
 from django_jobchains.payload_codecs import decode_json, decode_text
 from django_jobchains.payloads.types import HasTypes, OutputT_co, output_codec
 from django_jobchains.statuses import Status
-from django_jobchains.store import ChainEnd, get_store
+from django_jobchains.store import get_store
+from django_jobchains.store.rows import ChainEnd
 from django_jobchains.telemetry.tracing import active, start_wait
 from django_jobchains.text.errors import log_error, log_text
 from django_jobchains.values import ANY_DURATION, MAX_SECONDS

@@ -13,7 +13,8 @@ from uuid import UUID
 
 from django_jobchains.db.connections import call_after_commit
 from django_jobchains.notifications import EVERY, chain_finished, job_scheduled, ownership_lost, publish_after_commit
-from django_jobchains.store import Effects, FailedWaiter, NewJob, Store, get_store
+from django_jobchains.store import Store, get_store
+from django_jobchains.store.rows import Effects, FailedWaiter, NewJob
 from django_jobchains.telemetry import observes, report
 from django_jobchains.telemetry.events import (
     BlockedJobFailed,

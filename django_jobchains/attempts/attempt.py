@@ -20,7 +20,7 @@ from django_jobchains.context import clear_context
 from django_jobchains.exceptions import PhaseError
 from django_jobchains.handlers.running_job import PrepareMode
 from django_jobchains.middleware.hooks import aaround, around
-from django_jobchains.store import ClaimedJob
+from django_jobchains.store.rows import ClaimedJob
 from django_jobchains.telemetry.tracing import active
 
 EndT = TypeVar("EndT")

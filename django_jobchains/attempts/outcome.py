@@ -25,8 +25,8 @@ from django_jobchains.declare.policies import (
 )
 from django_jobchains.exceptions import FailJob, HandlerStuck, InvalidPayload, JobAborted, RescheduleJob
 from django_jobchains.payload_codecs import unmarked
-from django_jobchains.store import ClaimedJob, Effects, FailedTry, FailureKind, FinishedJob
 from django_jobchains.store.errors import is_serialization_conflict
+from django_jobchains.store.rows import ClaimedJob, Effects, FailedTry, FailureKind, FinishedJob
 from django_jobchains.text.errors import clean, describe, log_error, log_text, traceback_of, without_variables
 from django_jobchains.values import ATTEMPTS_LIMIT
 

@@ -29,10 +29,11 @@ from django_jobchains.records.declarations import RecordType
 from django_jobchains.records.errors import RecordHidden, RecordLost, Requeue, is_retryable
 from django_jobchains.records.run import RecordRun
 from django_jobchains.records.saving import leave_out
-from django_jobchains.store import OpenTransaction, RecordEnd, RecordKey, Store
+from django_jobchains.store import Store
 from django_jobchains.store.errors import blames_row
-from django_jobchains.store.record_tables import RecordTable
+from django_jobchains.store.record_tables import RecordEnd, RecordKey, RecordTable
 from django_jobchains.store.records import lost_reason
+from django_jobchains.store.rows import OpenTransaction
 from django_jobchains.telemetry import observes, report
 from django_jobchains.telemetry.events import RecordHookEnded
 from django_jobchains.telemetry.probes import record_peaks

@@ -18,7 +18,9 @@ from django_jobchains.exceptions import InvalidOutput, JobTypeMismatch
 from django_jobchains.handlers.running_job import ContinuationOptions
 from django_jobchains.models import Chain, Job
 from django_jobchains.payloads.types import output_codec
-from django_jobchains.store import Effects, LastJob, NewJob, Store, get_store
+from django_jobchains.store import Store, get_store
+from django_jobchains.store.last_jobs import LastJob
+from django_jobchains.store.rows import Effects, NewJob
 from django_jobchains.telemetry import observes
 from django_jobchains.telemetry.events import CompletedWithoutWorker
 from django_jobchains.telemetry.tracing import active, start_completion, start_sending

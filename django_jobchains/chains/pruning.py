@@ -14,7 +14,8 @@ from django_jobchains.declare.job_types import JobType, name_of
 from django_jobchains.declare.policies import Retention, resolve_retention
 from django_jobchains.declare.registry import Registry, get_registry
 from django_jobchains.statuses import FINAL, Status
-from django_jobchains.store import EndedChains, EndPosition, Store, get_store
+from django_jobchains.store import Store, get_store
+from django_jobchains.store.retention import EndedChains, EndPosition
 from django_jobchains.values import Count, Duration
 
 #: No chain is older, and every database can subtract this from today's date.

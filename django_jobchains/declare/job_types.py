@@ -50,8 +50,10 @@ from django_jobchains.payloads.types import (
     is_payload_type,
     name_of_type,
 )
-from django_jobchains.store import ClaimedJob, Effects, LastJob, NewJob, get_store
+from django_jobchains.store import get_store
 from django_jobchains.store.deduplication import Deduplicate
+from django_jobchains.store.last_jobs import LastJob
+from django_jobchains.store.rows import ClaimedJob, Effects, NewJob
 from django_jobchains.telemetry import observes
 from django_jobchains.telemetry.events import ChainCreated, JobCreated
 from django_jobchains.telemetry.tracing import start_sending

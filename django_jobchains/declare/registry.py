@@ -16,7 +16,7 @@ from django_jobchains.exceptions import DuplicateJobType, JobTypeNotFound, Proce
 from django_jobchains.middleware.hooks import Middleware
 from django_jobchains.middleware.required import middleware_problem
 from django_jobchains.records.declarations import RecordType
-from django_jobchains.store import FailureType
+from django_jobchains.store.on_failure import FailureType
 
 
 class Registry:

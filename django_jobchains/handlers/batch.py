@@ -19,7 +19,7 @@ from django_jobchains.handlers.running_job import (
     Transactions,
 )
 from django_jobchains.models import Chain
-from django_jobchains.store import ClaimedJob
+from django_jobchains.store.rows import ClaimedJob
 
 InputT = TypeVar("InputT")
 

@@ -4,7 +4,7 @@ import threading
 import time
 from collections import deque
 
-from django_jobchains.store import AttemptKey, ClaimedJob, LogEntries, NewLogLine, NewProgress
+from django_jobchains.store.rows import AttemptKey, ClaimedJob, LogEntries, NewLogLine, NewProgress
 
 #: The number of lines that are kept of an attempt: half of them the first, half the last, with a gap in between.
 MAX_LINES = 1_000

@@ -23,7 +23,7 @@ from django_jobchains.handlers.log_entries import (
 from django_jobchains.models import Chain
 from django_jobchains.payload_codecs import decode_text
 from django_jobchains.payloads.types import HasTypes
-from django_jobchains.store import ClaimedJob, NewJob
+from django_jobchains.store.rows import ClaimedJob, NewJob
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar

@@ -10,7 +10,8 @@ from django_jobchains.monitoring.facts import (
     record_overview,
 )
 from django_jobchains.monitoring.throughput import AttemptTotals, Throughput, athroughput, throughput
-from django_jobchains.store import DatabaseFacts, FailingType, PoolState, TypeRuns, WorkerFacts
+from django_jobchains.store.stats import DatabaseFacts, FailingType, TypeRuns
+from django_jobchains.store.workers import PoolState, WorkerFacts
 
 __all__ = (
     "AttemptTotals",

@@ -21,18 +21,11 @@ from django_jobchains.db.setup import is_column_missing, is_table_missing
 from django_jobchains.declare.registry import get_registry
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.records.queryset import RecordQuerySet
-from django_jobchains.store import (
-    MAX_GROUPS,
-    DatabaseFacts,
-    FailingType,
-    HeldGroup,
-    PendingGroup,
-    QueueRule,
-    Store,
-    WorkerFacts,
-    get_store,
-)
+from django_jobchains.store import Store, get_store
 from django_jobchains.store.errors import is_lock_timeout
+from django_jobchains.store.queues import QueueRule
+from django_jobchains.store.stats import MAX_GROUPS, DatabaseFacts, FailingType, HeldGroup, PendingGroup
+from django_jobchains.store.workers import WorkerFacts
 from django_jobchains.telemetry import names
 from django_jobchains.telemetry.probes import Measurement
 from django_jobchains.text.humanize import number

@@ -9,7 +9,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy
 
 from django_jobchains.monitoring.facts import Overview, QueueFacts, RecordFacts, TypeFacts
-from django_jobchains.store import DatabaseFacts
+from django_jobchains.store.stats import DatabaseFacts
 from django_jobchains.text.humanize import age, ago, number
 
 #: The end of some texts.

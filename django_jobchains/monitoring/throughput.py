@@ -10,7 +10,8 @@ from datetime import UTC, datetime, timedelta
 
 from asgiref.sync import sync_to_async
 
-from django_jobchains.store import HOUR, MINUTE, SHOWN, SpanCount, TypeRuns, get_store
+from django_jobchains.store import get_store
+from django_jobchains.store.stats import HOUR, MINUTE, SHOWN, SpanCount, TypeRuns
 
 #: How many types are returned, slowest first.
 MAX_TYPES = 100

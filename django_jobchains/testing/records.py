@@ -10,7 +10,7 @@ from asgiref.sync import async_to_sync
 from django_jobchains.attempts.record_attempt import EndedRecord, RecordAttempt, RecordEnvironment
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.notifications.base import WarningThrottle
-from django_jobchains.store import RecordKey
+from django_jobchains.store.record_tables import RecordKey
 from django_jobchains.testing.this_thread import ThisThread
 from django_jobchains.text.errors import traceback_of
 from django_jobchains.worker.context import WorkerContext

@@ -26,7 +26,8 @@ from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.handlers.job_log import JobLogBuffer
 from django_jobchains.models import Job
 from django_jobchains.payloads.strict_json import decode
-from django_jobchains.store import ClaimedJob, Store, get_store
+from django_jobchains.store import Store, get_store
+from django_jobchains.store.rows import ClaimedJob
 from django_jobchains.testing.records import RecordRunner
 from django_jobchains.testing.this_thread import ThisThread
 from django_jobchains.values import Duration

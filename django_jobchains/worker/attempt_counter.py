@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from django_jobchains.attempts.outcome import Outcome, OutcomeKind
-from django_jobchains.store import Store, TypeTally
+from django_jobchains.store import Store
+from django_jobchains.store.stats import TypeTally
 from django_jobchains.worker.failure_log import FailureLog
 from django_jobchains.worker.maintenance import PeriodicTask
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from django_jobchains.attempts.record_attempt import RecordAttempt
 from django_jobchains.isolation import Isolation
-from django_jobchains.store import PoolState
+from django_jobchains.store.workers import PoolState
 from django_jobchains.telemetry.tracing import get_tracing
 from django_jobchains.worker.isolated.child_run import ChildRun, RunEnd
 from django_jobchains.worker.isolated.isolated_attempt import IsolatedAttempt

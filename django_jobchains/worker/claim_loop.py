@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from django_jobchains.attempts.outcome import Outcome, not_started
-from django_jobchains.store import AttemptKey, ClaimedJob
+from django_jobchains.store.rows import AttemptKey, ClaimedJob
 from django_jobchains.telemetry import measured
 from django_jobchains.wakeups import announced
 from django_jobchains.worker.context import WorkerContext

@@ -18,7 +18,7 @@ from django_jobchains.attempts.outcome import Outcome
 from django_jobchains.attempts.record_attempt import RecordAttempt, RecordEnvironment
 from django_jobchains.exceptions import JobAborted
 from django_jobchains.handlers.abort_signal import AbortSignal, call_on
-from django_jobchains.store import RecordKey
+from django_jobchains.store.record_tables import RecordKey
 from django_jobchains.text.errors import log_error
 from django_jobchains.worker.call_threads import QueryThreadPool, SideThreads, Threads, TransactionThreadPool
 from django_jobchains.worker.context import WorkerContext

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from logging import getLogger
 
 from django_jobchains import __version__
-from django_jobchains.store import Beat, WorkerFacts
+from django_jobchains.store.workers import Beat, WorkerFacts
 from django_jobchains.telemetry import measured
 from django_jobchains.text.errors import log_text
 from django_jobchains.worker.context import WorkerContext

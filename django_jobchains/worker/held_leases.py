@@ -14,8 +14,10 @@ from math import inf
 
 from django_jobchains.handlers.abort_signal import AbortReason, AbortSignal
 from django_jobchains.records.declarations import RecordType
-from django_jobchains.store import HeldLease, RecordKey, RecordTable, Renewal, Store
+from django_jobchains.store import Store
 from django_jobchains.store.errors import is_lock_timeout
+from django_jobchains.store.record_tables import RecordKey, RecordTable
+from django_jobchains.store.rows import HeldLease, Renewal
 from django_jobchains.telemetry import measured, observes, report
 from django_jobchains.telemetry.events import AttemptAbandoned, LeasesRenewed
 from django_jobchains.worker.threads import LOCK_SECONDS

@@ -12,7 +12,7 @@ from uuid import UUID
 from django.db import Error
 
 from django_jobchains.attempts.outcome import Outcome, OutcomeKind
-from django_jobchains.store import AttemptKey, Effects, EndedAttempt
+from django_jobchains.store.rows import AttemptKey, Effects, EndedAttempt
 from django_jobchains.telemetry import measured, observes, report
 from django_jobchains.telemetry.events import AttemptAbandoned, AttemptEnded, ChainEnded, OutcomeDelayed
 from django_jobchains.text.errors import log_error

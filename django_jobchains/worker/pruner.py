@@ -10,7 +10,8 @@ from uuid import UUID
 from django.db import IntegrityError
 
 from django_jobchains.chains.pruning import Rule, Walk, full_ranges
-from django_jobchains.store import EndedChains, Store
+from django_jobchains.store import Store
+from django_jobchains.store.retention import EndedChains
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import ChainsPruned
 from django_jobchains.text.errors import log_text

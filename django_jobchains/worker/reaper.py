@@ -13,8 +13,8 @@ from uuid import UUID
 from django_jobchains.attempts.outcome import backoff_seconds
 from django_jobchains.declare.policies import Backoff, BackoffFunction, default_backoff, resolve
 from django_jobchains.records.declarations import RecordType
-from django_jobchains.store import CrashBackoff, RecordKey
-from django_jobchains.store.record_tables import RecordTable, StalledRecord
+from django_jobchains.store.leases import CrashBackoff
+from django_jobchains.store.record_tables import RecordKey, RecordTable, StalledRecord
 from django_jobchains.telemetry import measured, report
 from django_jobchains.telemetry.events import JobReaped, RecordCancelled, RecordReset
 from django_jobchains.wakeups import announced

@@ -9,8 +9,8 @@ from django_jobchains.attempts.record_attempt import EndedRecord
 from django_jobchains.notifications.base import WarningThrottle
 from django_jobchains.payload_codecs import encode_text
 from django_jobchains.records.declarations import RecordType
-from django_jobchains.store import RecordEnd
 from django_jobchains.store.errors import is_statement_invalid
+from django_jobchains.store.record_tables import RecordEnd
 from django_jobchains.telemetry import measured, report
 from django_jobchains.telemetry.events import AttemptAbandoned, AttemptEnded, OutcomeDelayed
 from django_jobchains.text.errors import describe, log_error, log_text

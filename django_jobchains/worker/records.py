@@ -24,8 +24,9 @@ from django_jobchains.notifications import EVERY, Hint
 from django_jobchains.notifications.base import WarningThrottle
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.records.errors import RecordHidden
-from django_jobchains.store import Dequeued, DequeueRequest, RecordEnd, RecordKey, RecordTable
 from django_jobchains.store.errors import blames_row, is_conflict, is_database_away
+from django_jobchains.store.record_tables import Dequeued, RecordEnd, RecordKey, RecordTable
+from django_jobchains.store.records import DequeueRequest
 from django_jobchains.telemetry import measured, report
 from django_jobchains.telemetry.events import RecordCancelled
 from django_jobchains.text.errors import log_error

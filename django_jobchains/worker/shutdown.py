@@ -8,8 +8,9 @@ from logging import getLogger
 
 from django.db import OperationalError
 
-from django_jobchains.store import AttemptKey, EndedAttempt, Store
+from django_jobchains.store import Store
 from django_jobchains.store.errors import blames_statement, is_database_away
+from django_jobchains.store.rows import AttemptKey, EndedAttempt
 from django_jobchains.text.errors import log_error
 from django_jobchains.wakeups import announced
 from django_jobchains.worker.claim_loop import keys_of

@@ -16,7 +16,8 @@ from django_jobchains.attempts.outcome import Outcome
 from django_jobchains.attempts.record_attempt import RecordAttempt
 from django_jobchains.db.connections import close_thread_connections
 from django_jobchains.handlers.abort_signal import AbortSignal
-from django_jobchains.store import ClaimedJob, PoolState
+from django_jobchains.store.rows import ClaimedJob
+from django_jobchains.store.workers import PoolState
 from django_jobchains.worker.context import WorkerContext
 from django_jobchains.worker.end_writer import EndWriter
 from django_jobchains.worker.held_leases import HeldLeases

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any
 
 from django_jobchains.notifications import EVERY, Hint, Notifier
-from django_jobchains.store import WorkerFacts
+from django_jobchains.store.workers import WorkerFacts
 from django_jobchains.worker.context import WorkerContext
 from django_jobchains.worker.slots import Lane
 

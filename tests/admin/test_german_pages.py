@@ -18,7 +18,8 @@ from django_jobchains.chains import Chain
 from django_jobchains.db.ids import new_id
 from django_jobchains.models import Job
 from django_jobchains.processors import get_registry
-from django_jobchains.store import Beat, Store, get_store
+from django_jobchains.store import Store, get_store
+from django_jobchains.store.workers import Beat
 from tests.admin.actions.browsing import PERMISSIONS, act, act_many, answers, choose_action, messages_in, url
 from tests.admin.actions.conftest import pack, send
 from tests.admin.catalogues import entries, placeholders

@@ -6,7 +6,8 @@ from uuid import UUID
 from django_jobchains import chains
 from django_jobchains.models import Chain, Job
 from django_jobchains.processors import JobType
-from django_jobchains.store import ClaimedJob, Effects, FinishedJob, Store
+from django_jobchains.store import Store
+from django_jobchains.store.rows import ClaimedJob, Effects, FinishedJob
 from tests.support.jobs import MAIL, failed_try, finished, next_job
 
 STEP: JobType[Any, Any] = JobType("blockers.step")

@@ -7,7 +7,8 @@ from uuid import UUID
 from django.db.models import Exists
 
 from django_jobchains.models import Chain, Job, JobBlocker
-from django_jobchains.store import Effects, Store
+from django_jobchains.store import Store
+from django_jobchains.store.rows import Effects
 
 
 def assert_consistent(store: Store) -> None:

@@ -14,7 +14,8 @@ from django_jobchains.db.ids import new_id
 from django_jobchains.declare.policies import Backoff
 from django_jobchains.exceptions import JobchainsError
 from django_jobchains.models import FailedAttempt, Job, JobBlocker
-from django_jobchains.store import ClaimedJob, Effects, Store
+from django_jobchains.store import Store
+from django_jobchains.store.rows import ClaimedJob, Effects
 from tests.blockers.chains import FAILS, RUNS, STEP, WAITS, claim_only, continued
 from tests.support.jobs import expire, failed_try, finished, next_job
 

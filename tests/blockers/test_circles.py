@@ -7,7 +7,8 @@ import pytest
 
 from django_jobchains import chains
 from django_jobchains.exceptions import ChainNotFound, InvalidBlockers
-from django_jobchains.store import ClaimedJob, Store
+from django_jobchains.store import Store
+from django_jobchains.store.rows import ClaimedJob
 from tests.blockers.consistency import assert_consistent
 from tests.support.connections import committing, holding, waiting
 from tests.support.jobs import create, finished, new_job, next_job, running, stored, tables

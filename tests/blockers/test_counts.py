@@ -9,8 +9,8 @@ from django.test.utils import CaptureQueriesContext
 
 from django_jobchains import chains
 from django_jobchains.models import Chain, Job, JobBlocker
-from django_jobchains.store import Effects
 from django_jobchains.store.blockers import RESOLVE_LIMIT
+from django_jobchains.store.rows import Effects
 from tests.blockers.chains import FAILS, STEP, WAITS, claim_only, continued
 from tests.blockers.consistency import assert_consistent
 from tests.support.jobs import failed_try, finished

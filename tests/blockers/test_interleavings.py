@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from django_jobchains.store import Effects, Store
+from django_jobchains.store import Store
+from django_jobchains.store.rows import Effects
 from tests.blockers.consistency import assert_consistent
 from tests.blockers.graph import ENDS, MOVES, Graph, Result, Snapshot
 from tests.support.connections import Actor, committing

@@ -9,8 +9,9 @@ import pytest
 from django.db import OperationalError
 
 from django_jobchains.models import Chain
-from django_jobchains.store import Effects, Store
+from django_jobchains.store import Store
 from django_jobchains.store.deduplication import Deduplicate
+from django_jobchains.store.rows import Effects
 from tests.blockers.chains import STEP, WAITS, claim_only, continued, statuses
 from tests.blockers.consistency import assert_consistent
 from tests.support.connections import committing, is_conflict

@@ -22,7 +22,8 @@ from django_jobchains.exceptions import (
     JobNotRunnable,
 )
 from django_jobchains.models import Job
-from django_jobchains.store import ClaimedJob, Effects, Store
+from django_jobchains.store import Store
+from django_jobchains.store.rows import ClaimedJob, Effects
 from tests.blockers.chains import FAILS, RUNS, STEP, TYPES, WAITS, continued
 from tests.blockers.consistency import assert_consistent, problems
 from tests.blockers.thread_group import COUNT, ThreadGroup

@@ -4,7 +4,7 @@ import pytest
 
 from django_jobchains import chains
 from django_jobchains.exceptions import ChainReferenced, JobNotRunnable
-from django_jobchains.store import Effects
+from django_jobchains.store.rows import Effects
 from tests.blockers.chains import (
     FAILS,
     RUNS,

@@ -9,7 +9,8 @@ from django.db import connection
 from django_jobchains import chains
 from django_jobchains.chains import Chain
 from django_jobchains.models import Job, JobBlocker
-from django_jobchains.store import Effects, get_store
+from django_jobchains.store import get_store
+from django_jobchains.store.rows import Effects
 from tests.blockers.chains import FAILS, STEP, WAITS, claim_only
 from tests.support.jobs import failed_try, finished
 from tests.support.plans import plan_of, rows_read, use_plans

@@ -5,7 +5,8 @@ from queue import Empty, SimpleQueue
 
 import pytest
 
-from django_jobchains.store import ClaimedJob, Store
+from django_jobchains.store import Store
+from django_jobchains.store.rows import ClaimedJob
 from tests.blockers.consistency import assert_consistent, started_early, swept
 from tests.blockers.thread_group import ThreadGroup
 from tests.support.connections import committing

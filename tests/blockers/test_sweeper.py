@@ -7,7 +7,7 @@ import pytest
 from django_jobchains import chains
 from django_jobchains.models import Chain, Job, JobBlocker
 from django_jobchains.processors import JobType
-from django_jobchains.store import Effects
+from django_jobchains.store.rows import Effects
 from django_jobchains.telemetry.events import BlockedJobsSwept
 from tests.blockers.chains import FAILS, RUNS, STEP, WAITS, complete_by_hand, fail, links, statuses
 from tests.blockers.consistency import assert_consistent, problems, swept

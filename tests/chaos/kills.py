@@ -4,7 +4,7 @@ import psutil
 from django.db import connection
 
 from django_jobchains.models import DeferredWrite, Job
-from django_jobchains.store import AttemptKey
+from django_jobchains.store.rows import AttemptKey
 from tests.support.waiting import until
 from tests.support.worker_processes import WorkerProcess
 

@@ -10,7 +10,7 @@ import pytest
 
 from django_jobchains import chains
 from django_jobchains.models import DeferredWrite, FailedAttempt, Job
-from django_jobchains.store import AttemptKey
+from django_jobchains.store.rows import AttemptKey
 from tests.chaos.kills import kill, unstored_attempts
 from tests.chaos.lasting import lasting
 from tests.chaos.open_transactions import ACTIONS, Users, users

@@ -7,7 +7,8 @@ import pytest
 from django_jobchains import chains
 from django_jobchains.models import Job
 from django_jobchains.processors import Backoff
-from django_jobchains.store import ClaimedJob, Store
+from django_jobchains.store import Store
+from django_jobchains.store.rows import ClaimedJob
 from tests.commands.conftest import Run
 from tests.support.chains import attempt, ship
 from tests.support.jobs import expire, failed_try, finished, is_a_minute, start_a_minute_earlier

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from django_jobchains.store import Beat, Store
+from django_jobchains.store import Store
+from django_jobchains.store.workers import Beat
 
 
 def worker(store: Store, name: str = "mail:7:abc", **changes: Any) -> None:

@@ -8,8 +8,9 @@ import pytest
 from django_jobchains import chains
 from django_jobchains.chains import Chain, ChainNotFound, JobAlreadyCompleted, JobNotCompletable, JobTypeMismatch
 from django_jobchains.declare.policies import Backoff
-from django_jobchains.store import ClaimedJob, Store, get_store
+from django_jobchains.store import Store, get_store
 from django_jobchains.store.leases import lost_reason
+from django_jobchains.store.rows import ClaimedJob
 from tests.completing.work import approval, pending, rows, running, typed
 from tests.support.connections import Actor, committing, holding, waiting
 from tests.support.jobs import claim, expire, failed_try, finished, next_job

@@ -11,7 +11,8 @@ from django.utils.module_loading import import_string
 from django_jobchains import chains
 from django_jobchains.models import Job
 from django_jobchains.processors import JobType
-from django_jobchains.store import CreatedJob, Store, get_store
+from django_jobchains.store import Store, get_store
+from django_jobchains.store.rows import CreatedJob
 
 pytestmark = pytest.mark.django_db
 

@@ -7,7 +7,8 @@ from typing import Any
 from django_jobchains import chains
 from django_jobchains.chains import Chain, Deduplicate
 from django_jobchains.processors import JobType
-from django_jobchains.store import ClaimedJob, Store
+from django_jobchains.store import Store
+from django_jobchains.store.rows import ClaimedJob
 from tests.support.jobs import MAIL, SHIP, claim, failed_try
 
 ship: JobType[Any, Any] = JobType(SHIP)

@@ -12,7 +12,8 @@ from django_jobchains import context
 from django_jobchains.declare.checks import check_registry
 from django_jobchains.models import Job
 from django_jobchains.processors import FailedJob, FailJob, JobType, Processors, Registry, RunningJob
-from django_jobchains.store import FailedTry, Store
+from django_jobchains.store import Store
+from django_jobchains.store.rows import FailedTry
 from django_jobchains.worker import Worker
 from tests.support.attempts import committed
 

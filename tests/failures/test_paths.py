@@ -10,8 +10,8 @@ from django.db import DatabaseError, transaction
 from django_jobchains import chains
 from django_jobchains.models import Chain, Job
 from django_jobchains.processors import Batch, FailJob, JobType, Processors, Registry, RunningJob
-from django_jobchains.store import Effects, FailedTry, Store
-from django_jobchains.store.rows import EndedAttempt
+from django_jobchains.store import Store
+from django_jobchains.store.rows import Effects, EndedAttempt, FailedTry
 from django_jobchains.testing import clock
 from django_jobchains.worker import Worker
 from tests.support.attempts import committed

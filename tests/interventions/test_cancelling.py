@@ -5,7 +5,7 @@ import pytest
 from django_jobchains import chains
 from django_jobchains.chains import Chain, ChainCancelled
 from django_jobchains.models import Job, JobBlocker
-from django_jobchains.store import Effects
+from django_jobchains.store.rows import Effects
 from tests.support.chains import (
     attempt,
     backing_off,

@@ -9,7 +9,8 @@ from django.db import connection
 from django_jobchains import chains
 from django_jobchains.chains import ChainNotFound
 from django_jobchains.models import Job
-from django_jobchains.store import ClaimedJob, Store
+from django_jobchains.store import Store
+from django_jobchains.store.rows import ClaimedJob
 from tests.interventions.test_races import Again, result_of
 from tests.support.chains import attempt, failed, ship, statuses
 from tests.support.chains import go_on as go_on_outside

@@ -12,8 +12,9 @@ from django_jobchains import chains
 from django_jobchains.chains import Chain, ChainNotFound, ChainReferenced, JobNotRunnable
 from django_jobchains.declare.policies import Backoff
 from django_jobchains.models import FailedAttempt, Job, JobBlocker
-from django_jobchains.store import ClaimedJob, Store, get_store
+from django_jobchains.store import Store, get_store
 from django_jobchains.store.leases import lost_reason
+from django_jobchains.store.rows import ClaimedJob
 from tests.support.chains import attempt, each, failed, go_on, mail, scheduled, ship, statuses
 from tests.support.connections import Actor, committing, holding, stopped_before, waiting
 from tests.support.jobs import claim, expire, failed_try, finished, next_job

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from django_jobchains.handlers.abort_signal import AbortSignal
-from django_jobchains.store import AttemptKey, ClaimedJob, Renewal, Store
+from django_jobchains.store import Store
+from django_jobchains.store.rows import AttemptKey, ClaimedJob, Renewal
 from django_jobchains.worker.held_leases import HeldLeases
 from tests.support.clocks import Clock
 

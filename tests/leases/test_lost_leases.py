@@ -3,7 +3,8 @@
 import pytest
 
 from django_jobchains.models import Job
-from django_jobchains.store import ClaimedJob, Store
+from django_jobchains.store import Store
+from django_jobchains.store.rows import ClaimedJob
 from django_jobchains.worker.held_leases import HeldLeases
 from tests.leases.observed_store import ABORT_AT, RENEW_AT, hold
 from tests.support.connections import committing, holding

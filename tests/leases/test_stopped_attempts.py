@@ -2,7 +2,8 @@
 
 import pytest
 
-from django_jobchains.store import ClaimedJob, Effects, Store
+from django_jobchains.store import Store
+from django_jobchains.store.rows import ClaimedJob, Effects
 from tests.leases.observed_store import RENEW_AT, hold
 from tests.support.jobs import alter, running, running_job, stored, tables, taken_over
 

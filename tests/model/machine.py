@@ -14,17 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from django_jobchains.declare.policies import Backoff
 from django_jobchains.exceptions import JobchainsError
 from django_jobchains.statuses import FINAL, OPEN
-from django_jobchains.store import (
-    AttemptKey,
-    ClaimedJob,
-    Effects,
-    FailedTry,
-    FinishedJob,
-    HeldLease,
-    LastJob,
-    NewJob,
-    get_store,
-)
+from django_jobchains.store import get_store
+from django_jobchains.store.last_jobs import LastJob
+from django_jobchains.store.rows import AttemptKey, ClaimedJob, Effects, FailedTry, FinishedJob, HeldLease, NewJob
 from tests.model.invariants import check
 from tests.model.model import MAX_CRASHES, STOPPED, Model, crash_wait
 from tests.model.specs import HOUR, TYPES, Spec, flags, new_job, outcomes, pick, picks, some, specs

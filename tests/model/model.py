@@ -13,7 +13,7 @@ from django_jobchains.exceptions import (
     JobNotRunnable,
 )
 from django_jobchains.statuses import FINAL, OPEN
-from django_jobchains.store import AttemptKey, NewJob
+from django_jobchains.store.rows import AttemptKey, NewJob
 from tests.model.tables import Link, Row, Tables, Times
 
 STOPPED = ("failed", "cancelled")

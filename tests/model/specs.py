@@ -8,8 +8,9 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
-from django_jobchains.store import ClaimedJob, LastJob, NewJob
 from django_jobchains.store.deduplication import Deduplicate
+from django_jobchains.store.last_jobs import LastJob
+from django_jobchains.store.rows import ClaimedJob, NewJob
 
 T = TypeVar("T")
 

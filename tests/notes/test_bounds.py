@@ -15,7 +15,8 @@ from django_jobchains.handlers import job_log
 from django_jobchains.handlers.job_log import HALF, MAX_LINES, AttemptLog, JobLogBuffer
 from django_jobchains.models import LogLine
 from django_jobchains.processors import Processors, Registry, RunningJob
-from django_jobchains.store import ClaimedJob, LogEntries, Store, get_store
+from django_jobchains.store import Store, get_store
+from django_jobchains.store.rows import ClaimedJob, LogEntries
 from django_jobchains.testing import run_due_jobs
 from tests.notes.log_rows import lines
 from tests.support.jobs import running

@@ -9,8 +9,8 @@ from django.db import DataError, OperationalError, connection
 
 from django_jobchains.models import Chain, Job, JobProgress, LogLine
 from django_jobchains.processors import Processors, RunningJob
-from django_jobchains.store import AttemptKey, LogEntries
 from django_jobchains.store.job_logs import Logs
+from django_jobchains.store.rows import AttemptKey, LogEntries
 from django_jobchains.worker import log_writer
 from tests.notes.log_rows import progress, texts
 from tests.support.waiting import until, until_completed

@@ -10,7 +10,7 @@ import pytest
 from django_jobchains import chains
 from django_jobchains.notifications import EVERY, Hint, Listener, get_notifier
 from django_jobchains.notifications.in_process import InProcessNotifier
-from django_jobchains.store import Beat
+from django_jobchains.store.workers import Beat
 from django_jobchains.worker import Worker
 from django_jobchains.worker.wake_order import LATE_FACTOR, LATE_SECONDS
 from tests.support.statements import Statements, statements_of_others

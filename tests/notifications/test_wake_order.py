@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from django_jobchains.notifications import EVERY, Hint, Notifier, NullNotifier
-from django_jobchains.store import Beat, WorkerFacts
+from django_jobchains.store.workers import Beat, WorkerFacts
 from django_jobchains.worker.wake_order import LATE_FACTOR, LATE_SECONDS, PeerOrder, WakeOrder, group_of
 from tests.support.worker_rows import facts_of
 from tests.support.workers import context_for

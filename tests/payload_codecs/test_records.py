@@ -16,7 +16,8 @@ from django_jobchains.payload_codecs import ENCODED, Unreadable, decode_text
 from django_jobchains.processors import Processors
 from django_jobchains.records import PayloadField, PayloadTextField, RecordRun
 from django_jobchains.records.checks import check_records
-from django_jobchains.store import RecordEnd, get_store
+from django_jobchains.store import get_store
+from django_jobchains.store.record_tables import RecordEnd
 from django_jobchains.testing import run_due_jobs
 from tests.payload_codecs.conftest import CANARY, NEW_KEY, OLD_KEY, codec
 from tests.records.models import LETTER_COLUMNS, Letter, Upload

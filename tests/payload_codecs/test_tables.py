@@ -13,7 +13,8 @@ from django_jobchains import chains, context
 from django_jobchains.exceptions import ChainFailed
 from django_jobchains.models import FailedAttempt, Job, JobProgress, LogLine
 from django_jobchains.processors import FailJob, Processors, RunningJob
-from django_jobchains.store import Effects, EndedAttempt, Store
+from django_jobchains.store import Store
+from django_jobchains.store.rows import Effects, EndedAttempt
 from django_jobchains.testing import run_due_jobs
 from tests.payload_codecs.conftest import CANARY, raw_tables
 from tests.support.jobs import failed_try, finished, new_job, next_job, running, stored

@@ -14,7 +14,8 @@ from django_jobchains.exceptions import ChainFailed, InvalidOutput
 from django_jobchains.models import FailedAttempt, Job, LogLine
 from django_jobchains.payload_codecs import ENCODED, Unreadable
 from django_jobchains.processors import Batch, FailedJob, FailJob, Processors, RunningJob
-from django_jobchains.store import Effects, EndedAttempt, Store
+from django_jobchains.store import Store
+from django_jobchains.store.rows import Effects, EndedAttempt
 from django_jobchains.testing import run_due_jobs
 from tests.payload_codecs.conftest import CANARY, NEW_KEY, OLD_KEY, codec, raw_tables
 from tests.support.jobs import expire, failed_try, finished, next_job, running, stored

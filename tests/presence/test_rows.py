@@ -8,7 +8,8 @@ import pytest
 
 from django_jobchains.models import WorkerPresence
 from django_jobchains.monitoring import overview
-from django_jobchains.store import Beat, Store, get_store
+from django_jobchains.store import Store, get_store
+from django_jobchains.store.workers import Beat
 from tests.support.jobs import database_now
 from tests.support.pool_states import POOL
 from tests.support.worker_rows import state_of

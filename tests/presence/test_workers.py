@@ -17,7 +17,8 @@ from django_jobchains import monitoring
 from django_jobchains.models import WorkerPresence
 from django_jobchains.monitoring import WorkerFacts
 from django_jobchains.processors import JobType, Processors, RunningJob
-from django_jobchains.store import Beat, Store, get_store
+from django_jobchains.store import Store, get_store
+from django_jobchains.store.workers import Beat
 from django_jobchains.worker import Worker
 from tests.support.jobs import database_now
 from tests.support.statements import statements_of_others

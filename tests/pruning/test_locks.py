@@ -8,7 +8,8 @@ from django.db import connection, connections
 from django.utils import timezone
 
 from django_jobchains.models import Job
-from django_jobchains.store import EndedChains, Store
+from django_jobchains.store import Store
+from django_jobchains.store.retention import EndedChains
 from tests.support.chains import completed
 from tests.support.connections import committing, stopped_before
 

@@ -10,7 +10,8 @@ from django.db.models import F
 from pytest_django import DjangoDbBlocker
 
 from django_jobchains.models import Job
-from django_jobchains.store import EndedChains, EndPosition, Store, get_store
+from django_jobchains.store import Store, get_store
+from django_jobchains.store.retention import EndedChains, EndPosition
 from tests.queries.reading import reading_of
 from tests.store.backlog import add, add_links, analyze, empty
 from tests.support.jobs import SHIP

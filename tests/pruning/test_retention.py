@@ -19,8 +19,9 @@ from django_jobchains.declare.policies import Retention
 from django_jobchains.exceptions import RegistryError
 from django_jobchains.models import Job
 from django_jobchains.processors import JobType, Processors, Registry, RunningJob
-from django_jobchains.store import Beat, Store
+from django_jobchains.store import Store
 from django_jobchains.store.deduplication import Deduplicate
+from django_jobchains.store.workers import Beat
 from django_jobchains.telemetry.events import ChainsPruned
 from django_jobchains.worker import pruner as pruner_module
 from django_jobchains.worker.maintenance import PeriodicTasks

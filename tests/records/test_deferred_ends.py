@@ -9,7 +9,8 @@ from django.utils import timezone
 
 from django_jobchains.models import DeferredWrite
 from django_jobchains.records import NonRetryable
-from django_jobchains.store import RecordEnd, get_store
+from django_jobchains.store import get_store
+from django_jobchains.store.record_tables import RecordEnd
 from django_jobchains.store.records import Records
 from django_jobchains.worker.end_writer import EndWriter
 from django_jobchains.worker.reaper import RecordResetter

@@ -11,7 +11,9 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_jobchains.declare.registry import get_registry
-from django_jobchains.store import DequeueRequest, RecordEnd, get_store
+from django_jobchains.store import get_store
+from django_jobchains.store.record_tables import RecordEnd
+from django_jobchains.store.records import DequeueRequest
 from django_jobchains.telemetry.events import AttemptAbandoned, AttemptStuck, RecordReset
 from django_jobchains.worker.held_leases import HeldRecords
 from django_jobchains.worker.reaper import REAP_LIMIT, RecordResetter

@@ -11,7 +11,8 @@ from django.db.models.signals import post_init
 from django_jobchains.attempts.record_attempt import EndedRecord, RecordAttempt, RecordEnvironment
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.records import RecordProcessor
-from django_jobchains.store import RecordEnd, get_store
+from django_jobchains.store import get_store
+from django_jobchains.store.record_tables import RecordEnd
 from django_jobchains.telemetry.events import AttemptAbandoned, OutcomeDelayed
 from django_jobchains.worker import end_writer
 from django_jobchains.worker import records as worker_records

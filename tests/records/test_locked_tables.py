@@ -16,8 +16,9 @@ from django_jobchains.models import FailedAttempt
 from django_jobchains.monitoring import record_overview
 from django_jobchains.processors import RunningJob
 from django_jobchains.records.queryset import RecordQuerySet
-from django_jobchains.store import RecordEnd, get_store
+from django_jobchains.store import get_store
 from django_jobchains.store.errors import is_lock_timeout
+from django_jobchains.store.record_tables import RecordEnd
 from django_jobchains.telemetry.events import AttemptAbandoned, AttemptEnded
 from django_jobchains.worker.isolated import child_attempt
 from django_jobchains.worker.threads import LOCK_SECONDS

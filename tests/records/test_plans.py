@@ -5,7 +5,9 @@ from django.db import connection
 
 from django_jobchains import records
 from django_jobchains.declare.policies import Backoff
-from django_jobchains.store import DequeueRequest, RecordEnd, get_store
+from django_jobchains.store import get_store
+from django_jobchains.store.record_tables import RecordEnd
+from django_jobchains.store.records import DequeueRequest
 from tests.queries.reading import reading_of
 from tests.records.models import Upload
 

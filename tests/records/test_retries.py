@@ -3,7 +3,9 @@
 import pytest
 
 from django_jobchains.declare.policies import Backoff
-from django_jobchains.store import DequeueRequest, RecordEnd, get_store
+from django_jobchains.store import get_store
+from django_jobchains.store.record_tables import RecordEnd
+from django_jobchains.store.records import DequeueRequest
 from tests.records.models import Upload
 from tests.store.methods import public_methods
 from tests.store.test_retries import CONFLICTS, failing

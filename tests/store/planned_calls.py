@@ -10,17 +10,10 @@ from uuid import UUID
 from django.apps import apps
 
 from django_jobchains.models import Job, JobBlocker
-from django_jobchains.store import (
-    ClaimedJob,
-    Effects,
-    FailureType,
-    FinishedJob,
-    LogEntries,
-    NewLogLine,
-    NewProgress,
-    Store,
-)
+from django_jobchains.store import Store
 from django_jobchains.store.deduplication import Deduplicate
+from django_jobchains.store.on_failure import FailureType
+from django_jobchains.store.rows import ClaimedJob, Effects, FinishedJob, LogEntries, NewLogLine, NewProgress
 from tests.support.jobs import MAIL, SHIP, claim, create, failed_try, finished, lease, new_job, next_job
 
 

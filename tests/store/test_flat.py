@@ -11,7 +11,8 @@ import pytest
 from django.db import connection, transaction
 
 from django_jobchains.declare.policies import Backoff
-from django_jobchains.store import Effects, Store, get_store
+from django_jobchains.store import Store, get_store
+from django_jobchains.store.rows import Effects
 from tests.store.backlog import add, add_links, analyze, empty, forget_statistics
 from tests.store.planned_calls import ENDS
 from tests.support.costs import cost_of

@@ -16,7 +16,8 @@ from django.db import connection
 from django_jobchains.db.ids import new_id
 from django_jobchains.declare.policies import Backoff
 from django_jobchains.models import Job, JobBlocker
-from django_jobchains.store import ClaimedJob, Effects, Store
+from django_jobchains.store import Store
+from django_jobchains.store.rows import ClaimedJob, Effects
 from tests.support.connections import Actor, committing, holding, waiting
 from tests.support.jobs import MAIL, alter, claim, expire, failed_try, finished, lease, new_job, running_job
 

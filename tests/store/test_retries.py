@@ -11,18 +11,11 @@ from django.db import OperationalError, connection, transaction
 
 from django_jobchains.declare.policies import Backoff
 from django_jobchains.models import FailedAttempt
-from django_jobchains.store import (
-    Beat,
-    ClaimedJob,
-    Effects,
-    EndedAttempt,
-    EndedChains,
-    EndPosition,
-    LogEntries,
-    NewLogLine,
-    Store,
-    TypeTally,
-)
+from django_jobchains.store import Store
+from django_jobchains.store.retention import EndedChains, EndPosition
+from django_jobchains.store.rows import ClaimedJob, Effects, EndedAttempt, LogEntries, NewLogLine
+from django_jobchains.store.stats import TypeTally
+from django_jobchains.store.workers import Beat
 from tests.store.methods import public_methods
 from tests.support.connections import committing
 from tests.support.jobs import (

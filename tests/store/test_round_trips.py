@@ -12,7 +12,8 @@ from django.db import OperationalError, connection, transaction
 from django_jobchains.db.ids import new_id
 from django_jobchains.exceptions import DuplicateJobId
 from django_jobchains.models import Job
-from django_jobchains.store import ClaimedJob, Effects, FinishedJob, Store
+from django_jobchains.store import Store
+from django_jobchains.store.rows import ClaimedJob, Effects, FinishedJob
 from tests.support.connections import committing
 from tests.support.jobs import MAIL, create, finished, next_job, running, running_job, stored
 

@@ -7,7 +7,8 @@ from django_jobchains import chains
 from django_jobchains.chains import Chain
 from django_jobchains.models import FailedAttempt, Job, JobBlocker
 from django_jobchains.processors import JobType
-from django_jobchains.store import ClaimedJob, Store
+from django_jobchains.store import Store
+from django_jobchains.store.rows import ClaimedJob
 from tests.support.jobs import MAIL, SHIP, claim, failed_try, finished
 
 ship: JobType[Any, Any] = JobType(SHIP)

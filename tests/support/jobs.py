@@ -11,7 +11,8 @@ from django.db import connection
 from django_jobchains.db.ids import new_id
 from django_jobchains.declare.policies import Backoff
 from django_jobchains.models import FailedAttempt, Job, JobBlocker, LogLine
-from django_jobchains.store import (
+from django_jobchains.store import Store
+from django_jobchains.store.rows import (
     AttemptKey,
     ClaimedJob,
     FailedTry,
@@ -22,7 +23,6 @@ from django_jobchains.store import (
     NewLogLine,
     NewProgress,
     Renewal,
-    Store,
 )
 
 SHIP = "shop.ship"

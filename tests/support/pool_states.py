@@ -1,6 +1,6 @@
 """A pool of child processes, as a worker reports it."""
 
-from django_jobchains.store import PoolState
+from django_jobchains.store.workers import PoolState
 
 POOL = PoolState(
     level="process",

@@ -2,7 +2,8 @@
 
 from datetime import timedelta
 
-from django_jobchains.store import Store, TypeTally
+from django_jobchains.store import Store
+from django_jobchains.store.stats import TypeTally
 from tests.support.jobs import SHIP
 
 

@@ -1,6 +1,6 @@
 """Workers as their rows describe them."""
 
-from django_jobchains.store import WorkerFacts, WorkerState
+from django_jobchains.store.workers import WorkerFacts, WorkerState
 
 
 def state_of(worker):

@@ -6,7 +6,8 @@ from django.db import transaction
 from django_jobchains.models import AttemptCount
 from django_jobchains.monitoring import TypeRuns, throughput
 from django_jobchains.processors import JobType
-from django_jobchains.store import Store, TypeTally
+from django_jobchains.store import Store
+from django_jobchains.store.stats import TypeTally
 from tests.support.connections import Actor, end_all, holding
 from tests.support.throughput import put_clock, tally
 from tests.support.waiting import until

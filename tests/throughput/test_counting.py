@@ -15,7 +15,7 @@ from django_jobchains.attempts.outcome import Outcome, OutcomeKind
 from django_jobchains.models import AttemptCount, Job
 from django_jobchains.monitoring import TypeRuns, throughput
 from django_jobchains.processors import Batch, JobType, RunningJob
-from django_jobchains.store import TypeTally
+from django_jobchains.store.stats import TypeTally
 from django_jobchains.telemetry.events import AttemptEnded
 from django_jobchains.worker import attempt_counter
 from django_jobchains.worker.attempt_counter import AttemptCounter

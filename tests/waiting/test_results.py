@@ -13,7 +13,8 @@ from django_jobchains import chains, waiting
 from django_jobchains.chains import Chain, ChainCancelled, ChainFailed, ChainNotFound, ChainTimeout
 from django_jobchains.models import Job
 from django_jobchains.processors import FailJob, JobType, Processors, RunningJob
-from django_jobchains.store import ChainEnd, get_store
+from django_jobchains.store import get_store
+from django_jobchains.store.rows import ChainEnd
 from tests.support.attempts import committed, on_own_connection
 from tests.support.waiting import until
 from tests.support.workers import StartWorker

@@ -12,7 +12,8 @@ from django_jobchains.chains import ChainCancelled, ChainFailed, ChainNotFound
 from django_jobchains.declare.policies import Backoff
 from django_jobchains.notifications import EVERY, chain_finished, get_notifier, job_scheduled
 from django_jobchains.processors import FailJob, JobType, Processors, RunningJob
-from django_jobchains.store import Effects, Store
+from django_jobchains.store import Store
+from django_jobchains.store.rows import Effects
 from django_jobchains.wakeups import publish
 from tests.support.attempts import committed
 from tests.support.jobs import claim, expire

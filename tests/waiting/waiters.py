@@ -13,8 +13,8 @@ from django.db import connection, connections
 from django_jobchains import chains, waiting
 from django_jobchains.notifications import Hint, Listener, Notifier, Subscribers
 from django_jobchains.processors import JobType
-from django_jobchains.store import ChainEnd
 from django_jobchains.store.chains import Chains
+from django_jobchains.store.rows import ChainEnd
 from tests.support.waiting import stays, until
 
 #: A timeout that a passing test never reaches.

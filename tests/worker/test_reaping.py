@@ -10,7 +10,7 @@ from django.utils import timezone
 from django_jobchains import chains
 from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.processors import Backoff, JobType, Lease, Processors, Registry, RunningJob
-from django_jobchains.store import Renewal
+from django_jobchains.store.rows import Renewal
 from django_jobchains.telemetry.events import JobReaped, ThreadFailed
 from tests.support.waiting import until, until_completed
 from tests.support.workers import Events, StartWorker

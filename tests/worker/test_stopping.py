@@ -11,7 +11,7 @@ from django_jobchains import chains
 from django_jobchains.exceptions import LeaseLost
 from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.processors import JobType, Processors, RunningJob
-from django_jobchains.store import ClaimedJob
+from django_jobchains.store.rows import ClaimedJob
 from django_jobchains.telemetry.events import AttemptEnded, WorkerStopped
 from tests.shop.models import Effect
 from tests.support.connections import holding

@@ -44,7 +44,8 @@ from django_jobchains.monitoring import (
     throughput,
 )
 from django_jobchains.monitoring.problems import Problem, about_jobs, find_problems, summarized
-from django_jobchains.store import MAX_FAILED, get_store
+from django_jobchains.store import get_store
+from django_jobchains.store.stats import MAX_FAILED
 from django_jobchains.text.humanize import number
 
 #: The number of alerts of one kind; a last one counts the others.

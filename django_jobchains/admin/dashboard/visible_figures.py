@@ -14,7 +14,8 @@ from django_jobchains.models.payload_fields import text_start
 from django_jobchains.monitoring import FailingType, Overview
 from django_jobchains.monitoring.facts import FAILING_SECONDS, build_overview
 from django_jobchains.statuses import OPEN, Status
-from django_jobchains.store import HeldGroup, PendingGroup, get_store
+from django_jobchains.store import get_store
+from django_jobchains.store.stats import HeldGroup, PendingGroup
 from django_jobchains.text.errors import first_line
 
 #: The number of visible jobs of each status, and of visible failed attempts, that are counted, newest first.

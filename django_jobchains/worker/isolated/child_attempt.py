@@ -15,8 +15,10 @@ from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.handlers.job_log import AttemptLog, JobLogBuffer
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.records.errors import RecordHidden
-from django_jobchains.store import ClaimedJob, RecordKey, Store, get_store
+from django_jobchains.store import Store, get_store
 from django_jobchains.store.errors import is_database_away
+from django_jobchains.store.record_tables import RecordKey
+from django_jobchains.store.rows import ClaimedJob
 from django_jobchains.telemetry.child_processes import ChildTelemetry
 from django_jobchains.telemetry.tracing import AttemptSpans
 from django_jobchains.worker.isolated.child_loop import this_loop

@@ -17,7 +17,7 @@ from django_jobchains.pools import (
     PooledChild,
     RemoteError,
 )
-from django_jobchains.store import ClaimedJob
+from django_jobchains.store.rows import ClaimedJob
 from django_jobchains.text.errors import log_error
 from django_jobchains.worker.isolated.child_attempt import TARGET
 from django_jobchains.worker.isolated.isolated_attempt import IsolatedAttempt

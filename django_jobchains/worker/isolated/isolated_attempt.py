@@ -17,7 +17,7 @@ from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.handlers.batch import BatchSignal
 from django_jobchains.handlers.job_log import AttemptLog
 from django_jobchains.pools import Call, ChildCrashed
-from django_jobchains.store import AttemptKey, ClaimedJob, Effects
+from django_jobchains.store.rows import AttemptKey, ClaimedJob, Effects
 from django_jobchains.telemetry import events, report
 from django_jobchains.telemetry.child_processes import report_message, telemetry_request
 from django_jobchains.worker.isolated.child_attempt import BEGIN

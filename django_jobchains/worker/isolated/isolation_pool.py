@@ -21,7 +21,7 @@ from django_jobchains.pools import (
     ReusablePool,
     TransientPool,
 )
-from django_jobchains.store import PoolState
+from django_jobchains.store.workers import PoolState
 from django_jobchains.telemetry import observes, report
 from django_jobchains.telemetry.events import ChildRecycled, IsolationFailed, IsolationWeakened
 from django_jobchains.text.errors import describe

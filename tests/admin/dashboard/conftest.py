@@ -2,7 +2,8 @@ from collections.abc import Callable
 
 import pytest
 
-from django_jobchains.store import Beat, get_store
+from django_jobchains.store import get_store
+from django_jobchains.store.workers import Beat
 from tests.support.jobs import claim, create, failed_try
 
 Beating = Callable[..., None]

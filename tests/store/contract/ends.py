@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from django_jobchains.store import AttemptKey, ClaimedJob, Store
+from django_jobchains.store import Store
+from django_jobchains.store.rows import AttemptKey, ClaimedJob
 from tests.support.jobs import failed_try, finished, next_job
 
 End = Callable[[Store, Sequence[ClaimedJob]], Any]

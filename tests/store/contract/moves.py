@@ -12,7 +12,8 @@ from django_jobchains.declare.policies import Backoff
 from django_jobchains.exceptions import DuplicateJobId, JobAlreadyCompleted, JobNotCompletable, JobNotRunnable
 from django_jobchains.models import Job
 from django_jobchains.statuses import Status
-from django_jobchains.store import ClaimedJob, Effects, NewJob, Store
+from django_jobchains.store import Store
+from django_jobchains.store.rows import ClaimedJob, Effects, NewJob
 from tests.support.jobs import (
     MAIL,
     MAX_CRASHES,

@@ -9,8 +9,9 @@ from django.db.models import Model, QuerySet
 
 from django_jobchains.declare.policies import Backoff
 from django_jobchains.records.declarations import RecordType
-from django_jobchains.store import Dequeued, DequeueRequest, RecordEnd, RecordKey, RecordTable, Store
-from django_jobchains.store.record_tables import COLUMNS
+from django_jobchains.store import Store
+from django_jobchains.store.record_tables import COLUMNS, Dequeued, RecordEnd, RecordKey, RecordTable
+from django_jobchains.store.records import DequeueRequest
 
 FLAT = Backoff(60, 1, 60, 0)
 HOUR = timedelta(hours=1)

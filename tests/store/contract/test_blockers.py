@@ -9,8 +9,9 @@ from django.db import transaction
 from django_jobchains.db.ids import new_id
 from django_jobchains.exceptions import ChainNotFound, InvalidBlockers
 from django_jobchains.models import JobBlocker
-from django_jobchains.store import ClaimedJob, Effects, Store
+from django_jobchains.store import Store
 from django_jobchains.store.blockers import BLOCKER_FAILED
+from django_jobchains.store.rows import ClaimedJob, Effects
 from tests.support.connections import committing, in_turn
 from tests.support.jobs import (
     MAIL,

@@ -8,7 +8,7 @@ from django.db import transaction
 from django_jobchains.db.ids import new_id
 from django_jobchains.exceptions import DuplicateJobId
 from django_jobchains.models import Job
-from django_jobchains.store import Effects
+from django_jobchains.store.rows import Effects
 from tests.support.connections import committing
 from tests.support.jobs import (
     MAIL,

@@ -7,9 +7,10 @@ from django.db import IntegrityError
 
 from django_jobchains.declare.policies import Backoff
 from django_jobchains.models import DeferredWrite, FailedAttempt
-from django_jobchains.store import ClaimedJob, Effects, EndedAttempt, Store
+from django_jobchains.store import Store
 from django_jobchains.store.attempts import Attempts
 from django_jobchains.store.chains import Chains
+from django_jobchains.store.rows import ClaimedJob, Effects, EndedAttempt
 from tests.store.conftest import locks_rows
 from tests.support.connections import Actor, committing, holding
 from tests.support.jobs import claim, create, expire, failed_try, finished, lease, lost, running, running_job, stored

@@ -8,7 +8,9 @@ from django.db import transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_jobchains.models import Job
-from django_jobchains.store import ClaimedJob, Effects, FailureType, Store
+from django_jobchains.store import Store
+from django_jobchains.store.on_failure import FailureType
+from django_jobchains.store.rows import ClaimedJob, Effects
 from tests.support.jobs import (
     AT_ONCE,
     MAIL,

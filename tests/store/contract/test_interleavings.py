@@ -6,8 +6,8 @@ The second call waits for the lock, or skips the row. There is no deadlock.
 import pytest
 
 from django_jobchains.models import FailedAttempt, Job
-from django_jobchains.store import ClaimedJob
 from django_jobchains.store.leases import lost_reason
+from django_jobchains.store.rows import ClaimedJob
 from tests.store.contract.ends import ENDS, End
 from tests.support.connections import committing, holding, stopped_before, waiting
 from tests.support.jobs import AT_ONCE, claim, expire, history, lease, lost, row, running_job, stored, tables

@@ -17,7 +17,8 @@ from django_jobchains.exceptions import (
     JobNotRunnable,
 )
 from django_jobchains.models import Job
-from django_jobchains.store import ChainEnd, Effects, Store
+from django_jobchains.store import Store
+from django_jobchains.store.rows import ChainEnd, Effects
 from tests.support.connections import committing, in_turn
 from tests.support.jobs import (
     MAIL,

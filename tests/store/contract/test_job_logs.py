@@ -3,7 +3,8 @@
 import pytest
 
 from django_jobchains.models import JobProgress, LogLine
-from django_jobchains.store import ClaimedJob, Effects, EndedChains, LogEntries, NewLogLine
+from django_jobchains.store.retention import EndedChains
+from django_jobchains.store.rows import ClaimedJob, Effects, LogEntries, NewLogLine
 from tests.store.conftest import locks_rows
 from tests.store.contract.test_maintenance import FAR
 from tests.support.connections import committing, elsewhere, holding, waiting

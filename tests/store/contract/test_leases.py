@@ -8,7 +8,8 @@ import pytest
 
 from django_jobchains.declare.policies import Backoff
 from django_jobchains.models import FailedAttempt, Job
-from django_jobchains.store import ClaimedJob, Effects, ReapedJob, Renewal, Store
+from django_jobchains.store import Store
+from django_jobchains.store.rows import ClaimedJob, Effects, ReapedJob, Renewal
 from tests.store.conftest import locks_rows
 from tests.support.connections import committing, holding
 from tests.support.jobs import (

@@ -7,7 +7,7 @@ import pytest
 
 from django_jobchains.exceptions import JobLocked
 from django_jobchains.models import DeferredWrite, Job
-from django_jobchains.store import ClaimedJob, Effects, EndedAttempt
+from django_jobchains.store.rows import ClaimedJob, Effects, EndedAttempt
 from tests.store.conftest import locks_rows
 from tests.store.contract.ends import ENDS, ends
 from tests.support.connections import committing, elsewhere, holding

@@ -9,18 +9,12 @@ from uuid import UUID
 import pytest
 
 from django_jobchains.models import Job
-from django_jobchains.store import (
-    Beat,
-    EndedChains,
-    EndPosition,
-    HeldGroup,
-    QueueRule,
-    SpanCount,
-    Store,
-    TypeRuns,
-    TypeTally,
-)
+from django_jobchains.store import Store
 from django_jobchains.store.deduplication import Deduplicate
+from django_jobchains.store.queues import QueueRule
+from django_jobchains.store.retention import EndedChains, EndPosition
+from django_jobchains.store.stats import HeldGroup, SpanCount, TypeRuns, TypeTally
+from django_jobchains.store.workers import Beat
 from tests.store.conftest import locks_rows
 from tests.support.connections import committing, elsewhere, holding
 from tests.support.jobs import (

@@ -9,7 +9,7 @@ from django.db import transaction
 from django_jobchains.exceptions import DuplicateJobId, TransactionEnded
 from django_jobchains.models import Chain, FailedAttempt, Job
 from django_jobchains.statuses import TRANSITIONS
-from django_jobchains.store import Effects, OpenTransaction
+from django_jobchains.store.rows import Effects, OpenTransaction
 from tests.store.contract.ends import ENDS, ends
 from tests.support.connections import committing, holding
 from tests.support.jobs import (

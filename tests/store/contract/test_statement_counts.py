@@ -12,8 +12,10 @@ from django_jobchains.db.ids import new_id
 from django_jobchains.declare.policies import Backoff
 from django_jobchains.models import JobBlocker
 from django_jobchains.statuses import TRANSITIONS
-from django_jobchains.store import ClaimedJob, Effects, FinishedJob, LastJob, NewJob, Store
+from django_jobchains.store import Store
 from django_jobchains.store.deduplication import Deduplicate
+from django_jobchains.store.last_jobs import LastJob
+from django_jobchains.store.rows import ClaimedJob, Effects, FinishedJob, NewJob
 from tests.store.methods import method
 from tests.support.connections import committing
 from tests.support.jobs import (

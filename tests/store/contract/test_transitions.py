@@ -7,7 +7,8 @@ import pytest
 from django.db import transaction
 
 from django_jobchains.statuses import TRANSITIONS, Status
-from django_jobchains.store import Effects, Store
+from django_jobchains.store import Store
+from django_jobchains.store.rows import Effects
 from tests.store.contract.moves import (
     CREATIONS,
     ENDS,
