@@ -13,7 +13,7 @@ VENV := .venv
 DEMO := .venv-demo
 BENCH := .venv-bench
 PEERS := .venv-peers
-SESSIONS := lint types quick slow all_slow newest oldest all_oldest example wheel browser postgresql sqlite pictures mutations
+SESSIONS := lint types quick slow all_slow newest oldest example wheel browser postgresql sqlite pictures mutations
 NOX = $(VENV)/bin/python -m nox
 
 # Tests start hundreds of processes: what they import is compiled once.
@@ -27,7 +27,7 @@ test: $(VENV)/.ready
 	@$(NOX) --parallel 2
 
 test-all: $(VENV)/.ready
-	@$(NOX) --parallel 2 --sessions lint types newest all_slow all_oldest browser example wheel
+	@$(NOX) --parallel 2 --sessions lint types newest oldest all_slow browser example wheel
 	@$(NOX) --session mutations
 
 $(SESSIONS): $(VENV)/.ready

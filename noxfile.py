@@ -29,7 +29,7 @@ nox.options.envdir = str(CACHE / "nox")
 nox.options.reuse_venv = "yes"
 nox.options.allow_parallel = True
 #: ``make test``. After the checks that take seconds, the longest first, so that none is left over at the end.
-nox.options.sessions = ["lint", "types", "newest", "slow", "oldest", "browser", "example", "wheel"]
+nox.options.sessions = ["lint", "types", "newest", "oldest", "slow", "browser", "example", "wheel"]
 
 #: The environment that nox is installed in: the project, its extras and the group ``dev``.
 PYTHON = sys.executable
@@ -102,19 +102,6 @@ ON_ONE_DATABASE = (
 #: Tests of the SQL run separately, because they include slow ones.
 WITHOUT_REPEATS = tuple(f"--ignore={path}" for path in (*SQL, *(f"tests/{name}" for name in ON_ONE_DATABASE)))
 WITHOUT_SQL = tuple(f"--ignore={path}" for path in SQL)
-#: What is most likely to differ between versions of Django: models, pages, commands, transactions and async code.
-USES_OF_DJANGO = (
-    "tests/admin/lists",
-    "tests/admin/pages",
-    "tests/async_handlers",
-    "tests/attempts",
-    "tests/commands",
-    "tests/configuration",
-    "tests/enqueueing",
-    "tests/online_migrations",
-    "tests/queries",
-    "tests/worker",
-)
 #: Redis and NATS behave the same beside every database.
 WITHOUT_SERVERS = ("--ignore=tests/notifications/servers",)
 
@@ -189,11 +176,12 @@ def all_slow(session: nox.Session) -> None:
 
 @nox.session(python=NEWEST)
 def newest(session: nox.Session) -> None:
-    """Test the newest Python and Django: all plain tests on SQLite, and on PostgreSQL 18 what depends on it."""
+    """Test the newest Python and Django on PostgreSQL 18, and on SQLite what does not depend on the database."""
     session.install("--upgrade", "-e", ".[all]", "--group", "test")
     run_example(session, "python")
     run_tests(session, "python", *SQL, database="sqlite")
-    run_tests(session, "python", *PLAIN, *WITHOUT_SQL, database="sqlite", options=STOLEN)
+    folders = [f"tests/{name}" for name in ON_ONE_DATABASE]
+    run_tests(session, "python", *PLAIN, *folders, database="sqlite", options=STOLEN)
     with required(session), server(18) as url:
         locks = files_with(r"committing|mark\.postgresql", *ON_ONE_DATABASE)
         run_tests(session, "python", *SQL, *locks, database=url)
@@ -202,25 +190,15 @@ def newest(session: nox.Session) -> None:
 
 @nox.session(python=OLDEST)
 def oldest(session: nox.Session) -> None:
-    """Test the lowest supported versions: the SQL on SQLite 3.37 and PostgreSQL 14, and what uses Django most."""
-    lowest(session, *PLAIN, *USES_OF_DJANGO)
-
-
-@nox.session(python=OLDEST)
-def all_oldest(session: nox.Session) -> None:
-    """Do the same as ``oldest`` with all plain tests."""
-    lowest(session, *PLAIN, *WITHOUT_SQL)
-
-
-def lowest(session: nox.Session, *selection: str) -> None:
-    constraints = CACHE / f"{session.name}.txt"
+    """Test the lowest supported versions: all plain tests on SQLite 3.37, those of the SQL on PostgreSQL 14."""
+    constraints = CACHE / "lowest.txt"
     constraints.parent.mkdir(exist_ok=True)
     constraints.write_text("\n".join(lowest_versions()))
     session.install("-e", ".[all]", "--group", "test", "--constraint", str(constraints))
     with required(session):
         env = with_sqlite_3_37(f"{session.bin}/python")
         run_tests(session, "python", *SQL, database="sqlite", env=env)
-        run_tests(session, "python", *selection, database="sqlite", env=env)
+        run_tests(session, "python", *PLAIN, *WITHOUT_SQL, database="sqlite", env=env)
         with server(14) as url:
             run_tests(session, "python", *SQL, database=url)
 
