@@ -1,7 +1,5 @@
 import gc
 import signal
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from django.db import connection
@@ -36,7 +34,7 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session")
-def django_db_modify_db_settings() -> None:
+def django_db_modify_db_settings():
     """Keep the name that the settings chose for this process.
 
     pytest-django's own suffix would not reach the processes that tests start.
@@ -44,7 +42,7 @@ def django_db_modify_db_settings() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _patience() -> Iterator[None]:
+def _patience():
     """Allow the first query of a call that waits for a chain to take as long as on a busy machine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(waiting, "FIRST_QUERY_SECONDS", 30)
@@ -54,7 +52,7 @@ def _patience() -> Iterator[None]:
 if connection.vendor == "sqlite":
 
     @pytest.fixture(scope="session")
-    def django_db_setup(django_test_environment: None, django_db_blocker: Any) -> Iterator[None]:
+    def django_db_setup(django_test_environment, django_db_blocker):
         """Run the migrations once, and give each process of the run a copy of the result."""
         with django_db_blocker.unblock(), copied_database():
             yield

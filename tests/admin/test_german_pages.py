@@ -127,7 +127,7 @@ def full_dashboard(store: Store) -> None:
         "b": {"busy": 0, "stuck": 0, "is_stopping": True},
         "c": {"busy": 0, "stuck": 0, "is_stopping": False},
     }.items():
-        store.workers.beat(Beat(id=name, up_seconds=120.0, heartbeat_seconds=10.0, **likely, **states))  # type: ignore[arg-type]
+        store.workers.beat(Beat(id=name, up_seconds=120.0, heartbeat_seconds=10.0, **likely, **states))
     create(store, 3, "shop.lost")
     create(store)
     fail(store)
@@ -148,7 +148,7 @@ def test_messages_about_queues(superuser):
     for verb in ("pause", "resume", "limit", "forget"):
         for slots in ("", "1", "2", "0"):
             form = {"verb": verb, "queue": "mail", "slots": slots}
-            assert is_german(superuser, lambda client, form=form: client.post(address, form)), form  # type: ignore[misc]
+            assert is_german(superuser, lambda client, form=form: client.post(address, form)), form
 
 
 @pytest.mark.parametrize("model", ["chain", "job"])
@@ -225,7 +225,7 @@ def test_invalid_forms(superuser, store):
         *((form, given) for given in (once, once, {"queue": "\x01", "deduplication_key": "\x01"})),
     ]
     for address, given in posts:
-        assert is_german(superuser, lambda client, address=address, given=given: client.post(address, given))  # type: ignore[misc]
+        assert is_german(superuser, lambda client, address=address, given=given: client.post(address, given))
     pages = (f"{url('complete', chain)}?type={name}" for name in ("shop.mail", "shop.unknown"))
     for page in (*pages, url("enqueue"), form):
         assert is_german(superuser, page)

@@ -52,7 +52,9 @@ def test_translations_have_the_placeholders_of_the_text(language):
 def test_translations_keep_leading_and_trailing_punctuation(language):
     ends = re.compile(r"^(\s*).*?([.:…]?\s*)$", re.DOTALL)
     found = [(entry.message.text, text) for entry in entries(language) for text in entry.translations]
-    assert [pair for pair in found if ends.fullmatch(pair[0]).groups() != ends.fullmatch(pair[1]).groups()] == []  # type: ignore[union-attr]  # matches all
+    assert [
+        pair for pair in found if ends.fullmatch(pair[0]).groups() != ends.fullmatch(pair[1]).groups()
+    ] == []  # matches all
 
 
 @every_language
@@ -68,7 +70,7 @@ def test_the_compiled_catalogue_is_up_to_date(language):
     for entry in entries(language):
         for index, text in enumerate(entry.translations):
             expected[(entry.message.text, index) if entry.message.plural else entry.message.text] = text
-    found = dict(compiled(language)._catalog)  # type: ignore[attr-defined]  # there is no public access to all entries
+    found = dict(compiled(language)._catalog)  # there is no public access to all entries
     assert {key: text for key, text in found.items() if key != ""} == expected
 
 

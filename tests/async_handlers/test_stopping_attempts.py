@@ -43,7 +43,7 @@ def run(processors, start_worker, started):
 
     def run(handler: Handler, *, options: dict[str, Any] | None = None, **policy: Any) -> Chain:
         job_type = processors.register("async.stopped", **{"lease": Lease(FOR_EVER), **policy})(handler)
-        run.worker = start_worker(**(options or {}))  # type: ignore[attr-defined]
+        run.worker = start_worker(**(options or {}))
         chain = job_type.enqueue()
         assert started.wait(15)
         return chain
@@ -52,7 +52,7 @@ def run(processors, start_worker, started):
 
 
 def worker_of(run: Callable[..., Chain]) -> Worker:
-    worker: Worker = run.worker  # type: ignore[attr-defined]
+    worker: Worker = run.worker
     return worker
 
 
@@ -83,7 +83,7 @@ def test_cancellation_that_the_handler_raises_is_an_ordinary_error(run, started)
     async def handler(job: RunningJob[Any]) -> str:
         started.set()
         if job.attempt == 1:
-            asyncio.current_task().cancel()  # type: ignore[union-attr]
+            asyncio.current_task().cancel()
             await asyncio.sleep(0)
         return "done"
 
@@ -96,7 +96,7 @@ def test_handler_that_cancels_itself_and_returns_completes(run, started):
     async def handler(job: RunningJob[Any]) -> str:
         started.set()
         await job.acomplete(write(job, "kept"))
-        asyncio.current_task().cancel()  # type: ignore[union-attr]
+        asyncio.current_task().cancel()
         return "done"
 
     chain = run(handler)

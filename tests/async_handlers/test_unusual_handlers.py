@@ -14,12 +14,11 @@ from django_jobchains import chains
 from django_jobchains.attempts.job_attempt import JobAttempt
 from django_jobchains.exceptions import FailJob, RescheduleJob
 from django_jobchains.models import FailedAttempt, Job
-from django_jobchains.processors import Lease, Processors, RunningJob
+from django_jobchains.processors import Lease, RunningJob
 from django_jobchains.telemetry.events import ThreadFailed
 from tests.async_handlers.effects import effects, write
 from tests.support.attempts import committed
 from tests.support.waiting import stays, until, until_completed
-from tests.support.workers import StartWorker
 
 pytestmark = committed
 
@@ -207,7 +206,7 @@ class TestFailingLoops:
         async def breaks(job: RunningJob[Any]) -> str:
             if job.attempt == 1:
                 await job.acomplete(write(job, "lost"))
-                asyncio.get_running_loop()._selector.select = fail  # type: ignore[attr-defined]
+                asyncio.get_running_loop()._selector.select = fail
                 await asyncio.sleep(600)
             return "retried"
 
@@ -246,12 +245,12 @@ class TestFailingLoops:
         assert worker.components.async_slots.lag_seconds > 0
         gate.set()
         until_completed(chain)
-        until(lambda: worker.components.async_slots.lag_seconds < 0.1)  # type: ignore[union-attr]
+        until(lambda: worker.components.async_slots.lag_seconds < 0.1)
         assert not worker.failed
 
     def test_jobs_that_wait_for_a_blocked_loop_are_handed_back_and_no_more_are_claimed(
-        self, processors: Processors, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+        self, processors, start_worker, monkeypatch
+    ):
         # On a busy machine, the second job may be enqueued late. The worker claims it nevertheless.
         monkeypatch.setattr("django_jobchains.worker.event_loop.PATIENCE_SECONDS", 10)
         gate, blocked = threading.Event(), threading.Event()

@@ -103,7 +103,7 @@ def test_error_of_a_custom_validator_fails_the_job(processors, work):
     pydantic = pytest.importorskip("pydantic")
     is_strict = False
 
-    class Order(pydantic.BaseModel):  # type: ignore[misc, name-defined]
+    class Order(pydantic.BaseModel):
         number: int
 
         @pydantic.field_validator("number")
@@ -130,7 +130,7 @@ def test_error_that_does_not_concern_the_input_is_retried(processors, work, erro
     pydantic = pytest.importorskip("pydantic")
     errors = [error]
 
-    class Order(pydantic.BaseModel):  # type: ignore[misc, name-defined]
+    class Order(pydantic.BaseModel):
         number: int
 
         @pydantic.field_validator("number")
@@ -176,7 +176,7 @@ def test_invalid_input_for_another_job_is_an_ordinary_error(processors, work):
 
     @processors.register("sender")
     def sender(job: RunningJob[Any]) -> None:
-        other.enqueue("not a charge")  # type: ignore[arg-type]
+        other.enqueue("not a charge")
 
     chain = sender.enqueue()
     work()

@@ -39,7 +39,7 @@ def test_completed_job_has_no_lease_and_records_its_worker_and_times(processors,
     assert (job.leased_by, job.leased_until, job.last_error) == (None, None, None)
     assert job.completed_by is not None
     assert job.completed_by.startswith("mail:")
-    assert job.created_at <= job.last_attempt_at <= job.finished_at  # type: ignore[operator]
+    assert job.created_at <= job.last_attempt_at <= job.finished_at
 
 
 def test_handler_gets_its_job(processors, work):

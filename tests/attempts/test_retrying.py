@@ -78,7 +78,7 @@ def test_most_specific_limit_of_attempts_is_used(settings, work, own, processors
 def test_limit_may_be_infinite_at_every_level(settings, work, level):
     limits = {"enqueue": 1, "processor": 1, "processors": 1, "worker": 1, "settings": 1}
     nearer = list(limits)[: list(limits).index(level)]
-    limits |= {level: math.inf, **dict.fromkeys(nearer)}  # type: ignore[dict-item]
+    limits |= {level: math.inf, **dict.fromkeys(nearer)}
     settings.JOBCHAINS = {**WITHOUT_WAKE_UPS, "MAX_ATTEMPTS": limits["settings"] or 1}
     part = Processors(max_attempts=limits["processors"], backoff=Backoff(initial_seconds=0))
 

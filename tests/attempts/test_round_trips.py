@@ -224,7 +224,7 @@ def end_before_commit(raw: "psycopg.Connection[Any]") -> None:
         end_session(raw)
         commit()
 
-    raw.commit = cut  # type: ignore[method-assign]
+    raw.commit = cut
 
 
 _PARAMETERS = ("host", "port", "user", "password", "dbname")

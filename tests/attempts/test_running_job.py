@@ -71,7 +71,7 @@ def test_job_knows_its_limit_and_whether_this_is_its_last_attempt(work, own, lim
 def test_job_without_a_limit_has_no_last_attempt(processors, work):
     seen: list[tuple[float, bool]] = []
 
-    @processors.register("endless", max_attempts=math.inf)  # type: ignore[arg-type]
+    @processors.register("endless", max_attempts=math.inf)
     def endless(job: RunningJob[Any]) -> None:
         seen.append((job.max_attempts, job.is_last_attempt))
 
@@ -117,7 +117,7 @@ class TestReasons:
 
     def test_reason_must_be_a_string(self):
         with pytest.raises(TypeError, match="reason=5 is not a string"):
-            RescheduleJob(delay=1, reason=5)  # type: ignore[arg-type]
+            RescheduleJob(delay=1, reason=5)
 
 
 class TestIds:

@@ -21,7 +21,7 @@ def outputs(enqueued: list[Chain]) -> list[Any]:
 
 
 def jobs_of(enqueued: list[Chain]) -> list[Job]:
-    return [chain.jobs.first() for chain in enqueued]  # type: ignore[misc]
+    return [chain.jobs.first() for chain in enqueued]
 
 
 def test_handler_gets_at_most_batch_limit_jobs(processors, make_worker):
@@ -181,7 +181,7 @@ def test_job_can_get_one_outcome(processors, make_worker):
         jobs[0].finish("first")
         for again in (jobs[0].finish, jobs[0].fail, jobs[0].retry, jobs[0].prepare, jobs[0].complete):
             with pytest.raises(PhaseError) as caught:
-                again()  # type: ignore[operator]
+                again()
             errors.append(caught.value)
 
     chain = twice.enqueue()

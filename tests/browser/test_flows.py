@@ -205,7 +205,7 @@ def test_a_delivery_is_imported_and_a_wrong_one_is_corrected_and_retried(shop, v
     page.get_by_role("button", name="Import sample file").click()
     eventually(page, page.locator(".badge").first, "completed", WORK_SECONDS)
     wrong = {"name": "june.csv", "mimeType": "text/csv", "buffer": b"spoon;1"}
-    page.get_by_label("Delivery note").set_input_files(wrong)  # type: ignore[arg-type]
+    page.get_by_label("Delivery note").set_input_files(wrong)
     page.get_by_role("button", name="Upload").click()
     eventually(page, page.locator(".badge").first, "failed", WORK_SECONDS)
     page.goto(f"{RECORDS}?record_state=failed")

@@ -208,7 +208,7 @@ def connect_to_database() -> socket.socket:
 
 
 @pytest.fixture
-def proxy(transactional_db: None) -> Iterator[Proxy]:
+def proxy(transactional_db):
     proxy = Proxy(connect_to_database)
     try:
         yield proxy

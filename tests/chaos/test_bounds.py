@@ -8,7 +8,7 @@ from django_jobchains.models import Job
 from tests.support.invariants import assert_invariants
 from tests.support.waiting import until
 from tests.support.worker_app import jobs
-from tests.support.worker_processes import StartProcess, WorkerProcess
+from tests.support.worker_processes import WorkerProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
@@ -17,7 +17,7 @@ BATCH = 2_000
 MEGABYTE = 1024 * 1024
 
 
-def test_twenty_thousand_jobs_leave_threads_files_and_memory_as_they_were(start_process: StartProcess) -> None:
+def test_twenty_thousand_jobs_leave_threads_files_and_memory_as_they_were(start_process):
     process = start_process().until_ready()
     worker = psutil.Process(process.pid)
     sizes: list[tuple[int, int, int]] = []

@@ -10,16 +10,13 @@ from django_jobchains.models import Job
 from tests.support.invariants import assert_invariants
 from tests.support.waiting import until
 from tests.support.worker_app import jobs
-from tests.support.worker_processes import StartProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
 
 LATER = timedelta(seconds=2)
 
 
-def test_workers_whose_clocks_differ_by_ten_minutes_start_nothing_early_and_reap_nothing(
-    start_process: StartProcess,
-) -> None:
+def test_workers_whose_clocks_differ_by_ten_minutes_start_nothing_early_and_reap_nothing(start_process):
     """Each worker queries for expired leases while the other one holds leases."""
     if not shutil.which("faketime"):
         pytest.skip("needs faketime to run workers with different clocks")

@@ -52,7 +52,7 @@ def assert_ends_well(process: WorkerProcess) -> None:
     assert process.wait(EXIT_SECONDS) == 0
 
 
-def test_a_commit_without_a_reply_completes_the_job(proxy: Proxy, start_process: StartProcess) -> None:
+def test_a_commit_without_a_reply_completes_the_job(proxy, start_process):
     """The job is completed, its effect exists, and it is not retried."""
     proxy.fate = by_chance(random.Random(3), 0.2, "its answer is lost")
     chains.enqueue_many([jobs.write.item(0.0) for _ in range(150)])
@@ -66,7 +66,7 @@ def test_a_commit_without_a_reply_completes_the_job(proxy: Proxy, start_process:
     assert_ends_well(process)
 
 
-def test_a_lost_commit_leaves_only_a_failed_attempt(proxy: Proxy, start_process: StartProcess) -> None:
+def test_a_lost_commit_leaves_only_a_failed_attempt(proxy, start_process):
     proxy.fate = by_chance(random.Random(4), 0.2, "is lost")
     chains.enqueue_many([jobs.write.item(0.0) for _ in range(150)])
     process = start_behind(proxy, start_process)
@@ -77,9 +77,9 @@ def test_a_lost_commit_leaves_only_a_failed_attempt(proxy: Proxy, start_process:
     assert_ends_well(process)
 
 
-def test_lost_commits_and_lost_replies_duplicate_nothing(proxy: Proxy, start_process: StartProcess) -> None:
+def test_lost_commits_and_lost_replies_duplicate_nothing(proxy, start_process):
     chance = random.Random(5)
-    fates: list[Fate] = ["is lost", "its answer is lost", *["passes"] * 6]  # type: ignore[list-item]
+    fates: list[Fate] = ["is lost", "its answer is lost", *["passes"] * 6]
     proxy.fate = lambda: chance.choice(fates)
     count = enqueue_mixed()
     process = start_behind(proxy, start_process)
@@ -90,9 +90,7 @@ def test_lost_commits_and_lost_replies_duplicate_nothing(proxy: Proxy, start_pro
     assert_ends_well(process)
 
 
-def test_connections_that_end_in_the_middle_of_a_message_lose_and_duplicate_nothing(
-    proxy: Proxy, start_process: StartProcess
-) -> None:
+def test_connections_that_end_in_the_middle_of_a_message_lose_and_duplicate_nothing(proxy, start_process):
     chance = random.Random(6)
     lifetimes: list[int] = []
 

@@ -13,10 +13,10 @@ from django_jobchains.models import Job
 from tests.chaos.lasting import lasting
 from tests.shop.models import Effect
 from tests.support.invariants import assert_invariants
-from tests.support.servers.cluster import ALIAS, Server, cluster, reconnect, server, start_process
+from tests.support.servers.cluster import ALIAS, cluster, reconnect, server, start_process
 from tests.support.waiting import until, until_completed
 from tests.support.worker_app import jobs
-from tests.support.worker_processes import StartProcess, WorkerProcess
+from tests.support.worker_processes import WorkerProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgresql, pytest.mark.timeout(lasting(0) + 120)]
 
@@ -46,7 +46,7 @@ def until_all_completed(process: WorkerProcess, seconds: float = 60) -> None:
     )
 
 
-def test_a_worker_survives_restarts_of_its_database(cluster: Server, start_process: StartProcess) -> None:
+def test_a_worker_survives_restarts_of_its_database(cluster, start_process):
     chains.enqueue_many([jobs.write.item(0.02) for _ in range(900)], using=ALIAS)
     chains.enqueue_many([jobs.step.item(9) for _ in range(10)], using=ALIAS)
     process = start_process("--slots", "4")
@@ -62,7 +62,7 @@ def test_a_worker_survives_restarts_of_its_database(cluster: Server, start_proce
     assert process.wait() == 0
 
 
-def test_a_worker_started_without_its_database_waits_for_it(cluster: Server, start_process: StartProcess) -> None:
+def test_a_worker_started_without_its_database_waits_for_it(cluster, start_process):
     chain = jobs.write.enqueue(0.0, using=ALIAS)
     cluster.stop()
     reconnect()
@@ -74,7 +74,7 @@ def test_a_worker_started_without_its_database_waits_for_it(cluster: Server, sta
     assert_invariants(ALIAS)
 
 
-def test_a_worker_survives_the_end_of_its_sessions(cluster: Server, start_process: StartProcess) -> None:
+def test_a_worker_survives_the_end_of_its_sessions(cluster, start_process):
     chance = random.Random(11)
     chains.enqueue_many([jobs.write.item(0.02) for _ in range(500)], using=ALIAS)
     chains.enqueue_many([jobs.attempt.item(0.02) for _ in range(300)], using=ALIAS)
@@ -101,9 +101,7 @@ def enqueue_mixed() -> None:
     chains.enqueue_many([*items, *(jobs.first.item(3) for _ in range(5))], using=ALIAS)
 
 
-def test_a_worker_survives_a_database_that_restarts_every_few_seconds(
-    cluster: Server, start_process: StartProcess
-) -> None:
+def test_a_worker_survives_a_database_that_restarts_every_few_seconds(cluster, start_process):
     """Some restarts come while the worker is still reconnecting."""
     chance = random.Random(12)
     process = start_process("--slots", "4")
@@ -133,9 +131,7 @@ def end_a_session(chance: random.Random) -> int:
 
 
 @pytest.mark.parametrize("state", ["stopped", "frozen"])
-def test_a_worker_ends_in_time_although_its_database_does_not_answer(
-    cluster: Server, start_process: StartProcess, state: str
-) -> None:
+def test_a_worker_ends_in_time_although_its_database_does_not_answer(cluster, start_process, state):
     chain = jobs.heed.enqueue(using=ALIAS)
     process = start_process("--shutdown-timeout", "1")
     until(lambda: Effect.objects.using(ALIAS).exists(), 30, lambda: process.output)
@@ -152,9 +148,7 @@ def test_a_worker_ends_in_time_although_its_database_does_not_answer(
     until(lambda: chain.refresh().current_job.attempt > 1, 30, lambda: other.output)
 
 
-def test_attempts_end_before_their_lease_when_the_database_does_not_answer(
-    cluster: Server, start_process: StartProcess
-) -> None:
+def test_attempts_end_before_their_lease_when_the_database_does_not_answer(cluster, start_process):
     """Another worker may start the job when its lease of 2 seconds has ended. The limit allows for a busy machine."""
     jobs.heed.enqueue(using=ALIAS)
     process = start_process("--verbosity", "2")

@@ -40,7 +40,7 @@ def assert_ended_well(process: WorkerProcess, *, was_started: bool) -> None:
             assert word not in process.output, process.output
 
 
-def test_a_worker_stopped_at_any_moment_ends_cleanly(start_process: StartProcess) -> None:
+def test_a_worker_stopped_at_any_moment_ends_cleanly(start_process):
     chance = random.Random(8)
     until_then = time.monotonic() + lasting(4)
     while time.monotonic() < until_then:
@@ -62,7 +62,7 @@ def test_a_worker_stopped_at_any_moment_ends_cleanly(start_process: StartProcess
     assert_invariants()
 
 
-def test_a_worker_that_has_finished_ends_cleanly(start_process: StartProcess) -> None:
+def test_a_worker_that_has_finished_ends_cleanly(start_process):
     for options in (["--max-jobs", "5"], ["--burst"]):
         chains.enqueue_many([jobs.write.item(0.0) for _ in range(10)])
         run_through(start_process, *options)

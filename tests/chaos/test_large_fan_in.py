@@ -9,7 +9,6 @@ from tests.chaos.session_defaults import session_defaults
 from tests.shop.models import Effect
 from tests.support.waiting import until
 from tests.support.worker_app import jobs
-from tests.support.worker_processes import StartProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
 
@@ -17,7 +16,7 @@ DEPENDENTS = 50_000
 UNRELATED = 200
 
 
-def test_fifty_thousand_dependents_are_freed_while_other_jobs_continue(start_process: StartProcess) -> None:
+def test_fifty_thousand_dependents_are_freed_while_other_jobs_continue(start_process):
     blocker = jobs.nothing.enqueue(None)
     multiply(jobs.after.enqueue(None, blockers=[blocker], delay=3600), DEPENDENTS)
     chains.enqueue_many([jobs.attempt.item(0.0) for _ in range(UNRELATED)])

@@ -12,14 +12,13 @@ from django.db import connection, connections, transaction
 
 from django_jobchains import chains
 from django_jobchains.models import FailedAttempt, Job
-from django_jobchains.processors import Processors
 from tests.shop.models import Effect
 from tests.support.invariants import assert_invariants
 from tests.support.servers.cluster import ALIAS, Server, cluster, reconnect, server, start_process
 from tests.support.waiting import until
 from tests.support.worker_app import jobs
-from tests.support.worker_processes import StartProcess, WorkerProcess
-from tests.support.workers import StartWorker, events, make_worker, processors, registry, start_worker
+from tests.support.worker_processes import WorkerProcess
+from tests.support.workers import events, make_worker, processors, registry, start_worker
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgresql]
 
@@ -84,9 +83,7 @@ def locked(table: str) -> Iterator[None]:
         yield
 
 
-def test_a_worker_survives_time_limits_of_statements_locks_and_transactions(
-    cluster: Server, start_process: StartProcess
-) -> None:
+def test_a_worker_survives_time_limits_of_statements_locks_and_transactions(cluster, start_process):
     chains.enqueue_many([jobs.write.item(0.02) for _ in range(300)], using=ALIAS)
     chains.enqueue_many([jobs.attempt.item(0.02) for _ in range(100)], using=ALIAS)
     process = start_process("--slots", "4").until_ready()
@@ -102,14 +99,14 @@ def test_a_worker_survives_time_limits_of_statements_locks_and_transactions(
     for timeout, words in TIMEOUTS.items():
         with short(timeout):
             chains.enqueue_many([jobs.slow_write.item(0.5, priority=1) for _ in range(4)], using=ALIAS)
-            until(lambda words=words: reaches(words), 30, lambda: process.output)  # type: ignore[misc]
+            until(lambda words=words: reaches(words), 30, lambda: process.output)
     until_all_completed(process)
     assert_invariants(ALIAS)
     assert_ends_well(process)
 
 
 @pytest.fixture
-def crowded(cluster: Server) -> Iterator[Server]:
+def crowded(cluster):
     """Limit the server to ten connections."""
     execute("ALTER SYSTEM SET max_connections = 10")
     restart(cluster)
@@ -126,7 +123,7 @@ def restart(cluster: Server) -> None:
     cluster.restart("fast")
 
 
-def test_a_worker_works_with_fewer_connections_than_it_wants(crowded: Server, start_process: StartProcess) -> None:
+def test_a_worker_works_with_fewer_connections_than_it_wants(crowded, start_process):
     """The worker wants more than twice as many as exist. A handler with a connection can still enqueue."""
     chains.enqueue_many([jobs.write.item(0.02) for _ in range(100)], using=ALIAS)
     process = start_process("--slots", "20")
@@ -143,9 +140,7 @@ def failures() -> bool:
     return FailedAttempt.objects.using(ALIAS).filter(error__contains="too many clients").exists()
 
 
-def test_a_worker_without_any_connection_waits_for_one_and_ends_in_time(
-    crowded: Server, start_process: StartProcess
-) -> None:
+def test_a_worker_without_any_connection_waits_for_one_and_ends_in_time(crowded, start_process):
     chain = jobs.write.enqueue(0.0, using=ALIAS)
     with all_taken():
         process = start_process()
@@ -162,9 +157,7 @@ def test_a_worker_without_any_connection_waits_for_one_and_ends_in_time(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_idle_slots_release_their_connections(
-    processors: Processors, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_idle_slots_release_their_connections(processors, start_worker, monkeypatch):
     monkeypatch.setattr("django_jobchains.worker.slots.IDLE_SECONDS", 0.3)
     write = processors.register("chaos.write")(lambda job: Job.objects.count() and None)
     start_worker(slots=8)

@@ -19,7 +19,7 @@ from tests.shop.models import Effect
 from tests.support.invariants import assert_invariants
 from tests.support.waiting import until
 from tests.support.worker_app import jobs
-from tests.support.worker_processes import StartProcess, WorkerProcess
+from tests.support.worker_processes import WorkerProcess
 
 pytestmark = [
     pytest.mark.slow,
@@ -88,7 +88,7 @@ def has_each_held_a_lock(acting: Users) -> bool:
     return acting.held.keys() == {action.__name__ for action in ACTIONS} and bool(acting.cancelled)
 
 
-def test_locks_on_running_jobs_delay_only_these(start_process: StartProcess) -> None:
+def test_locks_on_running_jobs_delay_only_these(start_process):
     enqueue_some()
     processes = [start_process(*OPTIONS, LEASE_SECONDS=LEASE_SECONDS).until_ready() for _ in range(2)]
     with users() as acting:
@@ -98,7 +98,7 @@ def test_locks_on_running_jobs_delay_only_these(start_process: StartProcess) -> 
     assert not FailedAttempt.objects.exclude(job__chain_id__in=acting.cancelled).exists()
 
 
-def test_short_time_limits_fail_only_the_attempts_that_reach_them(start_process: StartProcess) -> None:
+def test_short_time_limits_fail_only_the_attempts_that_reach_them(start_process):
     """Time limits that locks reach, and that statements of busy workers may reach."""
     with session_defaults(lock_timeout="100ms", statement_timeout="1s"):
         enqueue_some()
@@ -109,7 +109,7 @@ def test_short_time_limits_fail_only_the_attempts_that_reach_them(start_process:
     assert_nothing_ran_twice(acting.cancelled)
 
 
-def test_workers_restarted_meanwhile_run_nothing_twice(start_process: StartProcess) -> None:
+def test_workers_restarted_meanwhile_run_nothing_twice(start_process):
     chance = random.Random(7)
     enqueue_some()
     processes = [start_process(*OPTIONS, LEASE_SECONDS=LEASE_SECONDS).until_ready() for _ in range(2)]
@@ -129,9 +129,7 @@ def test_workers_restarted_meanwhile_run_nothing_twice(start_process: StartProce
     assert_nothing_ran_twice(acting.cancelled)
 
 
-def test_workers_killed_meanwhile_lose_nothing_and_repeat_only_what_was_not_stored(
-    start_process: StartProcess,
-) -> None:
+def test_workers_killed_meanwhile_lose_nothing_and_repeat_only_what_was_not_stored(start_process):
     """Some are killed while they work, and some while they stop and store what locks prevent them from writing."""
     chance = random.Random(11)
     enqueue_some()

@@ -7,7 +7,6 @@ from tests.chaos.open_transactions import transaction_that_locks
 from tests.shop.models import Effect
 from tests.support.waiting import stays, until
 from tests.support.worker_app import jobs
-from tests.support.worker_processes import StartProcess
 from tests.worker.test_supervisor import ask, free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
@@ -17,7 +16,7 @@ LIMIT_SECONDS = 6.0
 HELD_SECONDS = 10.0
 
 
-def test_a_long_lock_fails_no_health_probe(start_process: StartProcess) -> None:
+def test_a_long_lock_fails_no_health_probe(start_process):
     """Jobs are locked that run, that have returned, or that wait for the lock in ``complete()``."""
     port = free_port()
     process = start_process(

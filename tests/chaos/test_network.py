@@ -6,10 +6,8 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +18,7 @@ from tests.shop.models import Effect
 from tests.support.invariants import assert_invariants
 from tests.support.waiting import until, until_completed
 from tests.support.worker_app import jobs
-from tests.support.worker_processes import StartProcess, WorkerProcess
+from tests.support.worker_processes import WorkerProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
 
@@ -50,9 +48,7 @@ def assert_ends_well(process: WorkerProcess) -> None:
     assert "Traceback" not in COMMITTED.sub("", process.output)
 
 
-def test_a_disconnected_worker_stops_its_handlers_before_another_worker_takes_over(
-    proxy: Proxy, start_process: StartProcess, tmp_path: Path
-) -> None:
+def test_a_disconnected_worker_stops_its_handlers_before_another_worker_takes_over(proxy, start_process, tmp_path):
     cut_off = start_process("--shutdown-timeout", "1", JOBCHAINS_TEST_DATABASE=proxy.url).until_ready()
     chain = jobs.cut_off.enqueue(str(tmp_path / "aborted"))
     until_started(cut_off)
@@ -77,7 +73,7 @@ def test_a_disconnected_worker_stops_its_handlers_before_another_worker_takes_ov
     assert_ends_well(cut_off)
 
 
-def test_a_disconnected_worker_ends_in_time(proxy: Proxy, start_process: StartProcess) -> None:
+def test_a_disconnected_worker_ends_in_time(proxy, start_process):
     process = start_process("--shutdown-timeout", "1", JOBCHAINS_TEST_DATABASE=proxy.url).until_ready()
     jobs.heed.enqueue()
     until_started(process)
@@ -123,7 +119,7 @@ def _run(*command: str) -> None:
 
 
 @pytest.fixture
-def network() -> Iterator[Network]:
+def network():
     if os.geteuid() != 0 or not shutil.which("ip"):
         pytest.skip("needs root and the program ip to cut the network")
     try:
@@ -137,7 +133,7 @@ def network() -> Iterator[Network]:
 
 
 @pytest.fixture
-def far_proxy(transactional_db: None, network: Network) -> Iterator[Proxy]:
+def far_proxy(transactional_db, network):
     """Yield a proxy for the server, which processes at the other end of the cable can reach."""
     proxy = Proxy(connect_to_database, network.host)
     try:
@@ -146,9 +142,7 @@ def far_proxy(transactional_db: None, network: Network) -> Iterator[Proxy]:
         proxy.close()
 
 
-def test_a_worker_without_replies_recovers_in_fifteen_seconds(
-    network: Network, far_proxy: Proxy, start_process: StartProcess
-) -> None:
+def test_a_worker_without_replies_recovers_in_fifteen_seconds(network, far_proxy, start_process):
     """The network fails during its statements, and the server ends its sessions. The worker receives no packet about
     that, so its connections must send probes."""
     chains.enqueue_many([jobs.write.item(0.02) for _ in range(200)])
@@ -167,9 +161,7 @@ def test_a_worker_without_replies_recovers_in_fifteen_seconds(
     assert_ends_well(process)
 
 
-def test_a_worker_does_not_hang_without_a_network(
-    network: Network, far_proxy: Proxy, start_process: StartProcess
-) -> None:
+def test_a_worker_does_not_hang_without_a_network(network, far_proxy, start_process):
     process = start_process("--shutdown-timeout", "1", within=network.within, JOBCHAINS_TEST_DATABASE=far_proxy.url)
     process.until_ready()
     jobs.heed.enqueue()

@@ -18,7 +18,7 @@ from tests.support.invariants import assert_invariants
 from tests.support.servers.cluster import free_port
 from tests.support.waiting import until, until_completed
 from tests.support.worker_app import jobs
-from tests.support.worker_processes import StartProcess, WorkerProcess
+from tests.support.worker_processes import WorkerProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
 
@@ -77,7 +77,7 @@ def _server() -> Iterator[str]:
 
 
 @pytest.fixture
-def pooler(transactional_db: None, tmp_path: Path) -> Iterator[Pooler]:
+def pooler(transactional_db, tmp_path):
     program = shutil.which("pgbouncer")
     if program is None:
         pytest.skip("needs PgBouncer to run workers behind a transaction pooler")
@@ -96,8 +96,8 @@ def assert_ends_well(process: WorkerProcess) -> None:
 
 
 def test_a_worker_behind_a_transaction_pooler_runs_every_job_and_reports_that_it_receives_no_hints(
-    pooler: Pooler, start_process: StartProcess
-) -> None:
+    pooler, start_process
+):
     chains.enqueue_many([jobs.write.item(0.0) for _ in range(200)])
     chains.enqueue_many([jobs.attempt.item(0.0) for _ in range(100)])
     chains.enqueue_many([jobs.first.item(3) for _ in range(10)])
@@ -113,7 +113,7 @@ def test_a_worker_behind_a_transaction_pooler_runs_every_job_and_reports_that_it
     assert_ends_well(process)
 
 
-def test_a_worker_that_listens_without_the_pooler_is_woken(pooler: Pooler, start_process: StartProcess) -> None:
+def test_a_worker_that_listens_without_the_pooler_is_woken(pooler, start_process):
     options = {"POLL_SECONDS": 600, "NOTIFIER": {"OPTIONS": {"listen_using": "direct"}}}
     process = start_process(jobchains=options, **pooler.environment).until_ready()
     for _ in range(3):

@@ -15,7 +15,7 @@ from tests.shop.models import Effect
 from tests.support.invariants import assert_invariants
 from tests.support.waiting import stays, until, until_completed
 from tests.support.worker_app import jobs
-from tests.support.worker_processes import StartProcess, WorkerProcess
+from tests.support.worker_processes import WorkerProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
@@ -40,7 +40,7 @@ def until_all_completed(*processes: WorkerProcess, seconds: float = 60) -> None:
     until(lambda: not Job.objects.exclude(status="completed").exists(), seconds, facts)
 
 
-def test_a_killed_worker_loses_no_job_and_duplicates_no_effect(start_process: StartProcess) -> None:
+def test_a_killed_worker_loses_no_job_and_duplicates_no_effect(start_process):
     chains.enqueue_many([jobs.write.item(0.004) for _ in range(450)])
     chains.enqueue_many([jobs.step.item(9) for _ in range(5)])
     for killed_at in (80, 200, 320):
@@ -54,7 +54,7 @@ def test_a_killed_worker_loses_no_job_and_duplicates_no_effect(start_process: St
     assert_invariants()
 
 
-def test_two_workers_never_run_one_attempt(start_process: StartProcess) -> None:
+def test_two_workers_never_run_one_attempt(start_process):
     processes = [start_process(LEASE_SECONDS="60"), start_process(LEASE_SECONDS="60")]
     for process in processes:
         process.until_ready()
@@ -88,7 +88,7 @@ def _is_locked() -> bool:
     return False
 
 
-def test_a_worker_paused_beyond_its_lease_writes_nothing_and_continues(start_process: StartProcess) -> None:
+def test_a_worker_paused_beyond_its_lease_writes_nothing_and_continues(start_process):
     first = start_process()
     chain = jobs.hold.enqueue()
     until(lambda: Effect.objects.filter(label=f"started by {first.pid}").exists(), 30, lambda: first.output)
@@ -110,13 +110,13 @@ def test_a_worker_paused_beyond_its_lease_writes_nothing_and_continues(start_pro
     assert_invariants()
 
 
-def test_workers_paused_in_turn_lose_and_duplicate_nothing(start_process: StartProcess) -> None:
+def test_workers_paused_in_turn_lose_and_duplicate_nothing(start_process):
     """Each is suspended for longer than its lease while it works and the other continues."""
     processes = [start_process("--slots", "4").until_ready() for _ in range(2)]
     for process in (*processes, *processes):
         before = crashes_of(process)
         until(partial(pause_at_work, process), 30, lambda: processes[0].output)
-        until(lambda process=process, before=before: crashes_of(process) > before, 30)  # type: ignore[misc]
+        until(lambda process=process, before=before: crashes_of(process) > before, 30)
         process.signal(signal.SIGCONT)
     until_all_completed(*processes)
     assert all(process.is_alive for process in processes)
@@ -144,7 +144,7 @@ def pause_at_work(process: WorkerProcess) -> bool:
     return holds_unlocked
 
 
-def test_a_deploy_in_the_middle_of_work_costs_no_attempt(start_process: StartProcess) -> None:
+def test_a_deploy_in_the_middle_of_work_costs_no_attempt(start_process):
     chance = random.Random(7)
     items = [jobs.write.item(chance.random() / 20) for _ in range(200)]
     items += [jobs.attempt.item(chance.random() / 20) for _ in range(200)]
@@ -164,7 +164,7 @@ def test_a_deploy_in_the_middle_of_work_costs_no_attempt(start_process: StartPro
 
 
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="needs SQLite")
-def test_four_processes_share_one_sqlite_file(start_process: StartProcess) -> None:
+def test_four_processes_share_one_sqlite_file(start_process):
     processes = [start_process("--slots", "4", LEASE_SECONDS="60") for _ in range(4)]
     for process in processes:
         process.until_ready()

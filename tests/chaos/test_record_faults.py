@@ -17,7 +17,7 @@ from tests.records.models import Upload
 from tests.shop.models import Effect
 from tests.support.isolation_levels import READ_COMMITTED, REPEATABLE_READ, SERIALIZABLE
 from tests.support.waiting import until
-from tests.support.worker_processes import StartProcess, WorkerProcess
+from tests.support.worker_processes import WorkerProcess
 
 pytestmark = [
     pytest.mark.slow,
@@ -91,7 +91,7 @@ class Lengths:
 
 
 @pytest.mark.parametrize("level", [READ_COMMITTED, REPEATABLE_READ, SERIALIZABLE])
-def test_no_handler_that_has_returned_is_called_again(start_process: StartProcess, level: str) -> None:
+def test_no_handler_that_has_returned_is_called_again(start_process, level):
     environment = {"PGOPTIONS": "-c default_transaction_isolation=" + level.replace(" ", "\\ "), "LEASE_SECONDS": "60"}
     arguments = ("--type", "records.*", "--slots", "4", "--shutdown-timeout", "10")
     start = partial(start_process, *arguments, jobchains=OPTIONS, **environment)

@@ -8,9 +8,9 @@ import pytest
 from tests.chaos.lasting import lasting
 from tests.records.models import Upload
 from tests.shop.models import Effect
-from tests.support.servers.cluster import ALIAS, Server, cluster, reconnect, server, start_process
+from tests.support.servers.cluster import ALIAS, cluster, reconnect, server, start_process
 from tests.support.waiting import until
-from tests.support.worker_processes import StartProcess, WorkerProcess
+from tests.support.worker_processes import WorkerProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgresql, pytest.mark.timeout(lasting(0) + 240)]
 
@@ -37,9 +37,7 @@ def facts(processes: list[WorkerProcess]) -> object:
     return states, [process.output[-1_000:] for process in processes]
 
 
-def test_records_survive_killed_workers_and_restarts_of_the_database(
-    cluster: Server, start_process: StartProcess
-) -> None:
+def test_records_survive_killed_workers_and_restarts_of_the_database(cluster, start_process):
     def start() -> WorkerProcess:
         return start_process("--type", "records.*", "--slots", "4", jobchains=OPTIONS)
 

@@ -12,7 +12,7 @@ from tests.chaos.open_transactions import transaction_that_locks
 from tests.shop.models import Effect
 from tests.support.waiting import stays, until
 from tests.support.worker_app import jobs
-from tests.support.worker_processes import StartProcess, WorkerProcess
+from tests.support.worker_processes import WorkerProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
 
@@ -44,9 +44,7 @@ def assert_ran(chain: Chain, *, times: int, crashes: int = 0) -> None:
 
 
 @pytest.mark.parametrize("ending", ["completed", "handed_back"])
-def test_outcomes_of_a_stopped_worker_survive_the_worker_that_applies_them(
-    start_process: StartProcess, ending: str
-) -> None:
+def test_outcomes_of_a_stopped_worker_survive_the_worker_that_applies_them(start_process, ending):
     """The second worker is killed after it has applied some of them. No attempt and no crash is counted for it."""
     seconds = "20" if ending == "completed" else "0.1"
     options = ("--slots", str(JOBS), "--shutdown-timeout", seconds)
@@ -86,7 +84,7 @@ def until_the_leases_have_ended() -> None:
 
 
 @pytest.mark.parametrize("returns", [True, False])
-def test_a_killed_worker_costs_its_locked_job_one_crash(start_process: StartProcess, returns: bool) -> None:
+def test_a_killed_worker_costs_its_locked_job_one_crash(start_process, returns):
     """This is so whether the handler ran or had returned, because the memory of a worker is lost with it."""
     first = start_process("--slots", "2", LEASE_SECONDS=LEASE_SECONDS).until_ready()
     [chain] = start_gated_jobs(1)

@@ -34,7 +34,7 @@ from tests.chaos.faults import Faults
 from tests.shop.models import Effect
 from tests.support.invariants import assert_invariants
 from tests.support.waiting import until, until_completed
-from tests.support.workers import StartWorker, events, make_worker, registry, start_worker
+from tests.support.workers import events, make_worker, registry, start_worker
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
@@ -64,7 +64,7 @@ STEPS = {
 
 
 @pytest.fixture(autouse=True)
-def _impatient(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def _impatient(settings, monkeypatch):
     settings.JOBCHAINS = {
         "REAP_SECONDS": 0.1,
         "SWEEP_SECONDS": 0.1,
@@ -180,9 +180,7 @@ def has_ended() -> bool:
 
 
 @pytest.mark.parametrize(("thread", "steps"), [(thread, steps) for thread in STEPS for steps in STEPS[thread]])
-def test_a_thread_that_fails_at_a_step_continues(
-    registry: Registry, make_worker: StartWorker, monkeypatch: pytest.MonkeyPatch, thread: str, steps: str
-) -> None:
+def test_a_thread_that_fails_at_a_step_continues(registry, make_worker, monkeypatch, thread, steps):
     faults = [Faults(thread, step) for step in steps.split()]
     for some in faults:
         throw(some, some.step, monkeypatch)

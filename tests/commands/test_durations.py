@@ -9,7 +9,6 @@ from django_jobchains.models import Job
 from django_jobchains.processors import Backoff
 from django_jobchains.store import Store
 from django_jobchains.store.rows import ClaimedJob
-from tests.commands.conftest import Run
 from tests.support.chains import attempt, ship
 from tests.support.jobs import expire, failed_try, finished, is_a_minute, start_a_minute_earlier
 
@@ -68,7 +67,7 @@ UNKNOWN: list[End] = [
 
 
 @pytest.mark.parametrize("end", [*KNOWN, *UNKNOWN])
-def test_the_duration_of_the_last_attempt_is_shown_if_it_is_known(run: Run, store: Store, end: End) -> None:
+def test_the_duration_of_the_last_attempt_is_shown_if_it_is_known(run, store, end):
     chain = ship.enqueue()
     job = attempt(store, chain)
     start_a_minute_earlier(job.id)
@@ -87,7 +86,7 @@ def test_the_duration_of_the_last_attempt_is_shown_if_it_is_known(run: Run, stor
         assert is_a_minute(failed["duration_seconds"]) == (end is not is_lost) == ("· 1 min" in line)
 
 
-def test_a_lost_attempt_keeps_its_times(run: Run, store: Store) -> None:
+def test_a_lost_attempt_keeps_its_times(run, store):
     chain = ship.enqueue()
     job = attempt(store, chain)
     start_a_minute_earlier(job.id)
@@ -97,7 +96,7 @@ def test_a_lost_attempt_keeps_its_times(run: Run, store: Store) -> None:
     assert failed["started_at"] < failed["finished_at"]
 
 
-def test_a_running_attempt_has_no_duration_yet(run: Run, store: Store) -> None:
+def test_a_running_attempt_has_no_duration_yet(run, store):
     chain = ship.enqueue()
     start_a_minute_earlier(attempt(store, chain).id)
     assert run("show", chain.id, "--format", "json").json["steps"][0]["duration_seconds"] is None

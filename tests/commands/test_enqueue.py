@@ -10,8 +10,7 @@ from django.db import connection, transaction
 
 from django_jobchains.chains import Chain
 from django_jobchains.models import Job
-from django_jobchains.processors import JobType, Registry
-from tests.commands.conftest import Run
+from django_jobchains.processors import JobType
 
 pytestmark = pytest.mark.django_db
 
@@ -24,11 +23,11 @@ class Refund:
 
 
 @pytest.fixture(autouse=True)
-def _typed(registry: Registry) -> None:
+def _typed(registry):
     registry.declared["shop.refund"] = JobType("shop.refund", input=Refund)
 
 
-def test_it_prints_the_id_of_the_chain(run: Run) -> None:
+def test_it_prints_the_id_of_the_chain(run):
     done = run("enqueue", "shop.plain")
     chain = Chain.objects.get()
     assert (done.code, done.out, done.notes) == (0, f"{chain.id}\n", "")
@@ -36,54 +35,54 @@ def test_it_prints_the_id_of_the_chain(run: Run) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_it_enqueues_in_a_transaction(run: Run, settings: Any) -> None:
+def test_it_enqueues_in_a_transaction(run, settings):
     settings.JOBCHAINS = {"REQUIRE_TRANSACTION": True}
     done = run("enqueue", "shop.plain")
     assert (done.code, done.out) == (0, f"{Chain.objects.get().id}\n")
 
 
-def test_as_json(run: Run) -> None:
+def test_as_json(run):
     done = run("enqueue", "shop.charge", "--input", "5", "--format", "json")
     assert done.json == {"chain": str(Chain.objects.get().id), "type": "shop.charge", "deduplicated": False}
 
 
-def test_the_input_is_validated_and_stored_as_by_the_api(run: Run) -> None:
+def test_the_input_is_validated_and_stored_as_by_the_api(run):
     run("enqueue", "shop.refund", "--input", '{"order_id": 7, "reason": "late"}')
     assert Job.objects.get().input == {"order_id": 7, "reason": "late", "days": 14}
 
 
-def test_the_input_can_come_from_stdin(run: Run) -> None:
+def test_the_input_can_come_from_stdin(run):
     assert run("enqueue", "shop.charge", "--input", "-", stdin="5").code == 0
     assert Job.objects.get().input == 5
     assert run("enqueue", "shop.charge", "--input", "-", stdin="{").code == 2
 
 
-def test_the_options(run: Run) -> None:
+def test_the_options(run):
     run("enqueue", "shop.plain", "--queue", "slow", "--priority", "-3", "--run-at", "2099-01-02T03:04Z")
     job = Job.objects.get()
     assert (job.queue, job.priority, job.run_at) == ("slow", -3, datetime(2099, 1, 2, 3, 4, tzinfo=UTC))
 
 
-def test_without_options_those_of_the_type_apply(run: Run) -> None:
+def test_without_options_those_of_the_type_apply(run):
     run("enqueue", "shop.charge", "--input", "5")
     job = Job.objects.get()
     assert (job.queue, job.priority, job.max_attempts) == ("bank", 5, None)
 
 
-def test_a_delay(run: Run) -> None:
+def test_a_delay(run):
     run("enqueue", "shop.plain", "--delay", "90m")
     job = Job.objects.get()
     assert (job.run_at - job.created_at).total_seconds() == pytest.approx(5_400, abs=5)
 
 
-def test_a_time_without_an_offset_is_in_the_current_time_zone(run: Run, settings: Any) -> None:
+def test_a_time_without_an_offset_is_in_the_current_time_zone(run, settings):
     settings.TIME_ZONE = "Asia/Tokyo"
     run("enqueue", "shop.plain", "--run-at", "2099-01-02T09:00")
     assert Job.objects.get().run_at == datetime(2099, 1, 2, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("form", ["table", "json"])
-def test_a_known_key_returns_the_existing_chain(run: Run, form: str) -> None:
+def test_a_known_key_returns_the_existing_chain(run, form):
     first = run("enqueue", "shop.plain", "--deduplicate", "daily")
     second = run("enqueue", "shop.plain", "--deduplicate", "daily", "--format", form)
     assert Job.objects.count() == 1
@@ -118,21 +117,21 @@ def test_a_known_key_returns_the_existing_chain(run: Run, form: str) -> None:
         ([], "the following arguments are required: TYPE"),
     ],
 )
-def test_an_invalid_argument_is_an_error_and_enqueues_nothing(run: Run, words: list[str], error: str) -> None:
+def test_an_invalid_argument_is_an_error_and_enqueues_nothing(run, words, error):
     done = run("enqueue", *words)
     assert done.code != 0
     assert error in done.error
     assert not Job.objects.exists()
 
 
-def test_errors_do_not_contain_values_of_the_input(run: Run) -> None:
+def test_errors_do_not_contain_values_of_the_input(run):
     done = run("enqueue", "shop.refund", "--input", '{"order_id": "canary-77", "reason": "late"}')
     assert "order_id: Input should be a valid integer" in done.error
     assert "canary-77" not in done.error
 
 
 @pytest.mark.django_db(transaction=True)
-def test_it_runs_in_a_transaction(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_runs_in_a_transaction(run, monkeypatch):
     real, seen = JobType.enqueue, []
 
     def enqueue(job_type: Any, *args: Any, **options: Any) -> Any:

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from django_jobchains.models import Chain, Job
-from django_jobchains.store import Store
-from tests.commands.conftest import Done, Run
+from tests.commands.conftest import Done
 from tests.support.chains import (
     STATES,
     attempt,
@@ -33,7 +32,7 @@ def text(*rows: Any) -> list[str]:
     return [str(row.id) for row in rows]
 
 
-def test_chains_are_listed_the_newest_first(run: Run, store: Store) -> None:
+def test_chains_are_listed_the_newest_first(run, store):
     made = [pending(store), failed(store), completed(store)]
     done = run("list")
     assert done.code == 0
@@ -45,7 +44,7 @@ def test_chains_are_listed_the_newest_first(run: Run, store: Store) -> None:
     assert run("list", "--oldest", "--format", "ids").out.split() == text(*made)
 
 
-def test_an_empty_list_has_a_message(run: Run) -> None:
+def test_an_empty_list_has_a_message(run):
     assert run("list").out == "No chains.\n"
     assert run("list", "--jobs", "--status", "failed").out == "No jobs.\n"
     assert run("list", "--format", "json").json == {"chains": [], "next": None}
@@ -53,14 +52,14 @@ def test_an_empty_list_has_a_message(run: Run) -> None:
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_each_state_has_its_word(run: Run, store: Store, state: str) -> None:
+def test_each_state_has_its_word(run, store, state):
     chain = STATES[state](store)
     words = {"backing_off": "scheduled", "asked_to_stop": "stopping"}
     [line] = [line for line in run("list").lines if str(chain.id) in line]
     assert line.split()[1] == words.get(state, state)
 
 
-def test_filters_are_for_status_type_openness_and_blocker(run: Run, store: Store) -> None:
+def test_filters_are_for_status_type_openness_and_blocker(run, store):
     dependent, done, other = blocked(store), completed(store), failed(store)
     [blocker] = Chain.objects.of_type("shop.mail")
     wanted = {
@@ -76,7 +75,7 @@ def test_filters_are_for_status_type_openness_and_blocker(run: Run, store: Store
         assert ids(run("list", *words, "--format", "ids")) == text(*rows), words
 
 
-def test_jobs_are_listed_by_their_own_type_and_step(run: Run, store: Store) -> None:
+def test_jobs_are_listed_by_their_own_type_and_step(run, store):
     chain = ship.enqueue()
     go_on(chain)
     go_on(chain)
@@ -91,7 +90,7 @@ def test_jobs_are_listed_by_their_own_type_and_step(run: Run, store: Store) -> N
     ]
 
 
-def test_jobs_are_listed_by_the_type_of_their_chain(run: Run) -> None:
+def test_jobs_are_listed_by_the_type_of_their_chain(run):
     chain = ship.enqueue()
     go_on(chain)
     mail.enqueue()
@@ -100,13 +99,13 @@ def test_jobs_are_listed_by_the_type_of_their_chain(run: Run) -> None:
     assert ids(run("list", "--chain-type", "shop.ship", "--format", "ids")) == [str(chain.id)]
 
 
-def test_chains_that_are_blockers_are_hidden(run: Run, store: Store) -> None:
+def test_chains_that_are_blockers_are_hidden(run, store):
     dependent = blocked(store)
     assert ids(run("list", "--roots", "--format", "ids")) == [str(dependent.id)]
 
 
 @pytest.mark.parametrize("words", [[], ["--jobs"]])
-def test_rows_are_listed_by_the_time_of_their_creation(run: Run, store: Store, words: list[str], settings: Any) -> None:
+def test_rows_are_listed_by_the_time_of_their_creation(run, store, words, settings):
     made = [pending(store), pending(store), pending(store)]
     for number, chain in enumerate(made):
         Job.objects.filter(pk=chain.id).update(created_at=chain.created_at + timedelta(seconds=number))
@@ -120,7 +119,7 @@ def test_rows_are_listed_by_the_time_of_their_creation(run: Run, store: Store, w
     assert ids(run("list", *words, "--created-after", tomorrow, "--format", "ids")) == []
 
 
-def test_a_cursor_continues_after_the_last_page(run: Run, store: Store) -> None:
+def test_a_cursor_continues_after_the_last_page(run, store):
     made = text(*(pending(store) for _ in range(5)))[::-1]
     table = run("list", "--limit", "2")
     assert [line.split()[0] for line in table.lines[1:3]] == made[:2]
@@ -133,7 +132,7 @@ def test_a_cursor_continues_after_the_last_page(run: Run, store: Store) -> None:
     assert "2 ids, more with --after" in more.notes
 
 
-def test_a_large_limit_reads_several_pages(run: Run, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_limit_reads_several_pages(run, store, monkeypatch):
     monkeypatch.setattr("django_jobchains.cli.list.MAX_PAGE_SIZE", 2)
     made = text(*(pending(store) for _ in range(7)))[::-1]
     assert ids(run("list", "--limit", "6", "--format", "ids")) == made[:6]
@@ -153,13 +152,13 @@ def test_a_large_limit_reads_several_pages(run: Run, store: Store, monkeypatch: 
         (["--database", "nowhere"], "DATABASES has no alias 'nowhere'. Known: default"),
     ],
 )
-def test_an_invalid_argument_is_an_error_that_names_the_remedy(run: Run, words: list[str], message: str) -> None:
+def test_an_invalid_argument_is_an_error_that_names_the_remedy(run, words, message):
     done = run("list", *words)
     assert done.code > 0
     assert message in done.error
 
 
-def test_json_has_the_same_keys_for_every_state_and_times_in_utc(run: Run, store: Store, settings: Any) -> None:
+def test_json_has_the_same_keys_for_every_state_and_times_in_utc(run, store, settings):
     settings.TIME_ZONE = "Asia/Kathmandu"
     for make in STATES.values():
         make(store)
@@ -172,7 +171,7 @@ def test_json_has_the_same_keys_for_every_state_and_times_in_utc(run: Run, store
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 140])
-def test_a_row_fits_the_terminal_and_contains_the_whole_id(run: Run, store: Store, width: int) -> None:
+def test_a_row_fits_the_terminal_and_contains_the_whole_id(run, store, width):
     chain = failed(store)
     Job.objects.update(chain_type_name="shop." + "long_" * 30, last_error="Error: " + "words " * 40)
     done = run("list", width=width)
@@ -181,7 +180,7 @@ def test_a_row_fits_the_terminal_and_contains_the_whole_id(run: Run, store: Stor
     assert ("LAST ERROR" in done.out) == (width >= 100)
 
 
-def test_control_characters_in_data_are_not_printed(run: Run, store: Store) -> None:
+def test_control_characters_in_data_are_not_printed(run, store):
     chain = ship.enqueue()
     store.attempts.fail([failed_try(attempt(store, chain), error="\x1b[2J\x9b31m\x07\r\u202egnp.exe")])
     for words in (["list"], ["list", "--jobs"], ["list", "--format", "json"], ["show", chain.id], ["status"]):
@@ -189,7 +188,7 @@ def test_control_characters_in_data_are_not_printed(run: Run, store: Store) -> N
         assert not set(out) & set("\x1b\x9b\x07\r\u202e"), words
 
 
-def test_a_page_takes_one_statement(run: Run, store: Store, django_assert_num_queries: Any) -> None:
+def test_a_page_takes_one_statement(run, store, django_assert_num_queries):
     for _ in range(5):
         go_on(scheduled(store), delay=5)
         mail.enqueue()

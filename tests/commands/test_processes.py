@@ -17,7 +17,6 @@ import pytest
 
 from tests.support.chains import completed, failed, running, ship
 from tests.support.connections import committing
-from tests.support.jobs import Store
 
 COMMAND = [sys.executable, "-W", "error", "-m", "django", "jobchains"]
 #: Processes start slowly on a busy machine.
@@ -47,7 +46,7 @@ def run(*words: object, stdin: str = "") -> "subprocess.CompletedProcess[str]":
     )
 
 
-def test_exit_codes_are_0_for_success_1_for_failure_and_2_for_usage(store: Store) -> None:
+def test_exit_codes_are_0_for_success_1_for_failure_and_2_for_usage(store):
     chain = failed(store)
     retried = run("retry", "-", stdin=f"{chain.id}\n")
     assert (retried.returncode, retried.stdout, retried.stderr) == (0, "1 job retried.\n", "")
@@ -60,7 +59,7 @@ def test_exit_codes_are_0_for_success_1_for_failure_and_2_for_usage(store: Store
     assert run("list", "--limit", "100001").returncode == 2
 
 
-def test_a_closed_pipe_causes_no_traceback(store: Store) -> None:
+def test_a_closed_pipe_causes_no_traceback(store):
     completed(store)
     with subprocess.Popen(
         [*COMMAND, "top", "--interval", "0"], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -135,7 +134,7 @@ def _take_terminal(follower: int) -> None:
     fcntl.ioctl(follower, termios.TIOCSCTTY, 0)
 
 
-def test_a_terminal_has_colors_and_lines_that_fit(store: Store) -> None:
+def test_a_terminal_has_colors_and_lines_that_fit(store):
     chain = failed(store)
     with on_terminal(64, "list") as terminal:
         assert terminal.end() == 0
@@ -145,7 +144,7 @@ def test_a_terminal_has_colors_and_lines_that_fit(store: Store) -> None:
     assert max(len(line) for line in _plain(text).splitlines()) <= 64
 
 
-def test_top_is_updated_and_restores_the_terminal(store: Store) -> None:
+def test_top_is_updated_and_restores_the_terminal(store):
     chain = running(store)
     with on_terminal(100, "top", "--interval", "0.1") as terminal:
         terminal.until(str(chain.id).encode())

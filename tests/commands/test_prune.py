@@ -1,21 +1,16 @@
 """``prune`` deletes chains that ended long ago."""
 
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 
 from django_jobchains import testing
 from django_jobchains.models import Job
-from django_jobchains.store import Store
-from tests.commands.conftest import Run
 from tests.support.chains import cancelled, completed, failed, pending
 
 pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture(autouse=True)
-def _old(store: Store) -> Iterator[None]:
+def _old(store):
     """Create three chains that ended ten days ago, and two open ones."""
     for make in (completed, cancelled, failed, pending, pending):
         make(store)
@@ -24,20 +19,20 @@ def _old(store: Store) -> Iterator[None]:
         yield
 
 
-def test_older_chains_are_deleted_and_counted(run: Run) -> None:
+def test_older_chains_are_deleted_and_counted(run):
     assert run("prune", "--older-than", "11d").out == "0 chains deleted.\n"
     done = run("prune", "--older-than", "9d12h")
     assert (done.code, done.out) == (0, "2 chains deleted.\n")
     assert Job.objects.with_status("failed", "pending").count() == Job.objects.count() == 3
 
 
-def test_a_dry_run_deletes_nothing(run: Run) -> None:
+def test_a_dry_run_deletes_nothing(run):
     assert run("prune", "--older-than", "1w", "--dry-run").out == "2 chains would be deleted.\n"
     assert run("prune", "--older-than", "1w", "--dry-run", "--format", "json").json == {"would_be_deleted": 2}
     assert Job.objects.count() == 5
 
 
-def test_without_an_age_the_retention_settings_apply(run: Run, settings: Any) -> None:
+def test_without_an_age_the_retention_settings_apply(run, settings):
     assert run("prune").out == "0 chains deleted.\n"
     settings.JOBCHAINS = {"RETENTION_COMPLETED_SECONDS": 86_400, "RETENTION_FAILED_SECONDS": 86_400}
     assert run("prune", "--status", "failed", "--dry-run").out == "1 chain would be deleted.\n"
@@ -45,7 +40,7 @@ def test_without_an_age_the_retention_settings_apply(run: Run, settings: Any) ->
     assert Job.objects.with_status("cancelled", "pending").count() == Job.objects.count() == 3
 
 
-def test_only_chains_with_the_given_statuses_and_types_are_deleted(run: Run) -> None:
+def test_only_chains_with_the_given_statuses_and_types_are_deleted(run):
     words = ("prune", "--older-than", "1h", "--format", "json")
     assert run(*words, "--type", "shop.mail").json == {"deleted": 0}
     assert run(*words, "--status", "failed", "--status", "cancelled", "--type", "shop.ship").json == {"deleted": 2}
@@ -65,6 +60,6 @@ def test_only_chains_with_the_given_statuses_and_types_are_deleted(run: Run) -> 
         (["--older-than", "1d", "--batch", "0"], "from 1 to 10,000"),
     ],
 )
-def test_an_invalid_argument_is_an_error_and_deletes_nothing(run: Run, words: list[str], message: str) -> None:
+def test_an_invalid_argument_is_an_error_and_deletes_nothing(run, words, message):
     assert message in run("prune", *words).error
     assert Job.objects.count() == 5

@@ -2,16 +2,14 @@
 
 import pytest
 
-from django_jobchains import chains
 from django_jobchains.models import FailedAttempt, Job
-from tests.commands.conftest import Run
 from tests.support.chains import mail
 
 SECRET = "hunter2"
 
 
 @pytest.fixture
-def failed(db: None) -> chains.Chain:
+def failed(db):
     chain = mail.enqueue({"password": SECRET, "to": "x"})
     error = f"ValueError: token='{SECRET}'"
     Job.objects.filter(pk=chain.id).update(status="failed", last_error=error, attempt=1, lease_number=1)
@@ -30,7 +28,7 @@ def failed(db: None) -> chains.Chain:
     return chain
 
 
-def test_no_secret_is_printed(run: Run, failed: chains.Chain) -> None:
+def test_no_secret_is_printed(run, failed):
     for words in (
         ("show", failed.id),
         ("show", failed.id, "--verbose"),
@@ -47,7 +45,7 @@ def test_no_secret_is_printed(run: Run, failed: chains.Chain) -> None:
         assert SECRET not in done.out, words
 
 
-def test_other_values_are_printed(run: Run, failed: chains.Chain) -> None:
+def test_other_values_are_printed(run, failed):
     steps = run("show", failed.id, "--format=json").json["steps"]
     assert steps[0]["input"] == {"password": "********", "to": "x"}
     assert "ValueError: token='********'" in run("show", failed.id).out

@@ -46,7 +46,7 @@ def run_contract(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_each_test_is_reported_and_skipped_ones_with_their_reason(tmp_path: Path) -> None:
+def test_each_test_is_reported_and_skipped_ones_with_their_reason(tmp_path):
     done = run_contract(tmp_path, "codecs_of_mine:Compressing")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Compressing::test_threads_share_a_codec PASSED" in done.stdout
@@ -54,7 +54,7 @@ def test_each_test_is_reported_and_skipped_ones_with_their_reason(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_failed_test_is_reported_with_its_error(tmp_path: Path) -> None:
+def test_a_failed_test_is_reported_with_its_error(tmp_path):
     done = run_contract(tmp_path, "codecs_of_mine:Hiding")
     assert (done.returncode, "passed" in done.stderr) == (1, True), done.stdout + done.stderr
     assert "FAILED codecs_of_mine.py::Hiding::test_an_encoded_text_is_unreadable" in done.stdout
@@ -62,12 +62,12 @@ def test_a_failed_test_is_reported_with_its_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_contract_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
+def test_a_contract_that_does_not_exist_is_an_error(tmp_path):
     done = run_contract(tmp_path, "codecs_of_mine:Lost")
     assert done.returncode
     assert "Lost" in done.stderr
 
 
-def test_a_module_without_a_class_is_an_error() -> None:
+def test_a_module_without_a_class_is_an_error():
     with pytest.raises(CommandError, match="such as"):
         call_command("run_contract", "codecs_of_mine")

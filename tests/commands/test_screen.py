@@ -103,7 +103,7 @@ def test_every_text_is_redacted_and_without_control_characters_or_markup(any_wid
         (59.6, "1 min"), (185, "3 min 5 s"), (3_600, "1 h"), (7_500, "2 h 5 min"), (187_200, "2 d 4 h"),
     ],
 )  # fmt: skip
-def test_a_duration_has_at_most_two_units(seconds: float, expected: str) -> None:
+def test_a_duration_has_at_most_two_units(seconds, expected):
     assert span(seconds) == expected
 
 
@@ -112,7 +112,7 @@ def test_a_duration_has_at_most_two_units(seconds: float, expected: str) -> None
     [(-5, "0 s"), (0.9, "0 s"), (59, "59 s"), (60, "1 min"), (7_199, "119 min"), (7_200, "2 h"), (172_800, "2 d"),
      (10**8, "1,157 d")],
 )  # fmt: skip
-def test_an_age_has_one_unit(seconds: float, expected: str) -> None:
+def test_an_age_has_one_unit(seconds, expected):
     assert age(seconds) == expected
 
 
@@ -124,17 +124,17 @@ def test_an_age_has_one_unit(seconds: float, expected: str) -> None:
         ("1.5h", timedelta(hours=1.5)), ("250ms", timedelta(milliseconds=250)), ("1d 12h", timedelta(days=1.5)),
     ],
 )  # fmt: skip
-def test_durations_can_be_parsed(text: str, expected: timedelta) -> None:
+def test_durations_can_be_parsed(text, expected):
     assert converters.duration(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "5", "d", "5x", "-5d", "5d-", "soon", "9" * 400 + "w", "1e5d"])
-def test_invalid_durations_are_refused(text: str) -> None:
+def test_invalid_durations_are_refused(text):
     with pytest.raises(converters.ArgumentTypeError):
         converters.duration(text)
 
 
-def test_a_long_value_is_shortened_to_one_line() -> None:
+def test_a_long_value_is_shortened_to_one_line():
     assert shortened({"a": 1}) == '{"a": 1}'
     assert shortened("x" * 500).endswith("… (502 characters)")
 

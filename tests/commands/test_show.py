@@ -10,7 +10,6 @@ from django.test.utils import CaptureQueriesContext
 from django_jobchains import chains, context
 from django_jobchains.models import Job
 from django_jobchains.store import Store
-from tests.commands.conftest import Run
 from tests.support.chains import STATES, attempt, completed, failed, go_on, mail, pending, ship
 from tests.support.jobs import entries, failed_try, finished, next_job
 
@@ -26,7 +25,7 @@ def long_chain(store: Store, steps: int) -> chains.Chain:
     return chain
 
 
-def test_a_chain_shows_its_steps_attempts_input_and_output(run: Run, store: Store) -> None:
+def test_a_chain_shows_its_steps_attempts_input_and_output(run, store):
     chain = ship.enqueue({"order": 5})
     store.attempts.reschedule([failed_try(attempt(store, chain), error="Timeout: the bank\nsecond line")])
     go_on(chain)
@@ -44,7 +43,7 @@ def test_a_chain_shows_its_steps_attempts_input_and_output(run: Run, store: Stor
     assert "second line" not in "\n".join(lines)
 
 
-def test_the_trace_of_a_job_is_shown_and_linked(run: Run, settings: Any) -> None:
+def test_the_trace_of_a_job_is_shown_and_linked(run, settings):
     trace_id = f"{7:032x}"
     with context.bound(traceparent=f"00-{trace_id}-{1:016x}-01"):
         traced = ship.enqueue()
@@ -58,7 +57,7 @@ def test_the_trace_of_a_job_is_shown_and_linked(run: Run, settings: Any) -> None
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_each_state_can_be_shown(run: Run, store: Store, state: str) -> None:
+def test_each_state_can_be_shown(run, store, state):
     chain = STATES[state](store)
     shown = run("show", chain.id, "--format", "json").json
     assert (shown["id"], shown["status"]) == (str(chain.id), chain.refresh().status)
@@ -67,7 +66,7 @@ def test_each_state_can_be_shown(run: Run, store: Store, state: str) -> None:
     assert all(len(line) <= 40 or str(chain.id) in line or line.strip().count("-") == 4 for line in lines)
 
 
-def test_a_requested_job_is_marked_in_its_chain(run: Run, store: Store) -> None:
+def test_a_requested_job_is_marked_in_its_chain(run, store):
     chain = long_chain(store, 30)
     job = Job.objects.get(chain_index=15)
     lines = run("show", job.id, "--steps", "4").lines
@@ -80,13 +79,13 @@ def test_a_requested_job_is_marked_in_its_chain(run: Run, store: Store) -> None:
     ]
 
 
-def test_an_unknown_id_is_an_error(run: Run) -> None:
+def test_an_unknown_id_is_an_error(run):
     done = run("show", UUID(int=5))
     assert (done.code, done.error) == (1, f"No chain or job {UUID(int=5)}: it was never committed, or it was deleted.")
     assert "'5' is not an id" in run("show", "5").error
 
 
-def test_only_the_first_and_last_steps_of_a_long_chain_are_shown(run: Run, store: Store) -> None:
+def test_only_the_first_and_last_steps_of_a_long_chain_are_shown(run, store):
     chain = long_chain(store, 100)
     lines = run("show", chain.id).lines
     steps = [int(line.split()[0]) for line in lines if line[:1].isdecimal()]
@@ -97,7 +96,7 @@ def test_only_the_first_and_last_steps_of_a_long_chain_are_shown(run: Run, store
     assert run("show", chain.id, "--format", "json").json["step_count"] == 100
 
 
-def test_only_some_of_many_blockers_are_shown_open_ones_first(run: Run, store: Store) -> None:
+def test_only_some_of_many_blockers_are_shown_open_ones_first(run, store):
     ended = [completed(store) for _ in range(20)]
     still_open = pending(store)
     chain = mail.enqueue(blockers=[*ended, still_open])
@@ -111,7 +110,7 @@ def test_only_some_of_many_blockers_are_shown_open_ones_first(run: Run, store: S
     assert run("show", chain.id, "--blockers", "0", "--format", "json").json["steps"][0]["blockers"] == []
 
 
-def test_blockers_of_blockers_are_shown_once_and_to_a_depth(run: Run, store: Store) -> None:
+def test_blockers_of_blockers_are_shown_once_and_to_a_depth(run, store):
     first = ship.enqueue()
     second = ship.enqueue(blockers=[first])
     third = mail.enqueue(blockers=[first, second])
@@ -123,7 +122,7 @@ def test_blockers_of_blockers_are_shown_once_and_to_a_depth(run: Run, store: Sto
     assert "waits for 1 of 1 chain:" in run("show", fourth.id, "--depth", "0").out
 
 
-def test_chains_that_need_the_chain_are_listed(run: Run, store: Store) -> None:
+def test_chains_that_need_the_chain_are_listed(run, store):
     chain = pending(store)
     dependents = [mail.enqueue(blockers=[chain]) for _ in range(7)]
     out = run("show", chain.id).out
@@ -132,7 +131,7 @@ def test_chains_that_need_the_chain_are_listed(run: Run, store: Store) -> None:
     assert sum(str(chain.id) in out for chain in dependents) == 5
 
 
-def test_only_the_last_of_many_attempts_are_shown(run: Run, store: Store) -> None:
+def test_only_the_last_of_many_attempts_are_shown(run, store):
     chain = ship.enqueue()
     for number in range(12):
         store.attempts.reschedule([failed_try(attempt(store, chain), error=f"Error: {number}")])
@@ -142,7 +141,7 @@ def test_only_the_last_of_many_attempts_are_shown(run: Run, store: Store) -> Non
     assert len(run("show", chain.id, "--attempts", "100", "--format", "json").json["steps"][0]["failed_attempts"]) == 12
 
 
-def test_verbose_shows_tracebacks_and_whole_values(run: Run, store: Store) -> None:
+def test_verbose_shows_tracebacks_and_whole_values(run, store):
     chain = ship.enqueue({"text": "x" * 5_000})
     store.attempts.fail(
         [failed_try(attempt(store, chain), traceback="Traceback (most recent call last):\n  deep\x1b[31m inside")]
@@ -156,13 +155,13 @@ def test_verbose_shows_tracebacks_and_whole_values(run: Run, store: Store) -> No
         assert "x" * 5_000 in out
 
 
-def test_json_of_every_state_has_the_same_keys(run: Run, store: Store) -> None:
+def test_json_of_every_state_has_the_same_keys(run, store):
     shown = [run("show", make(store).id, "--format", "json").json for make in STATES.values()]
     assert len({tuple(one) for one in shown}) == len({tuple(one["steps"][0]) for one in shown}) == 1
 
 
 @pytest.mark.parametrize("size", [2, 25])
-def test_the_number_of_statements_depends_only_on_the_levels(run: Run, store: Store, size: int) -> None:
+def test_the_number_of_statements_depends_only_on_the_levels(run, store, size):
     leaves = [failed(store) for _ in range(size)]
     middle = [mail.enqueue(blockers=leaves) for _ in range(size)]
     top = ship.enqueue(blockers=middle)
@@ -179,7 +178,7 @@ def complete_steps(chain: chains.Chain, steps: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_chain_of_ten_thousand_steps_and_a_thousand_blockers_fits_on_a_screen(run: Run, store: Store) -> None:
+def test_a_chain_of_ten_thousand_steps_and_a_thousand_blockers_fits_on_a_screen(run, store):
     chain = long_chain(store, 1)
     job: Any = Job.objects.get()
     Job.objects.filter(pk=job.pk).update(status="completed", finished_at=job.created_at)
@@ -195,7 +194,7 @@ def test_a_chain_of_ten_thousand_steps_and_a_thousand_blockers_fits_on_a_screen(
     assert len(run("show", dependent.id).lines) < 60
 
 
-def test_progress_and_the_last_log_lines_are_shown(run: Run, store: Store) -> None:
+def test_progress_and_the_last_log_lines_are_shown(run, store):
     chain = ship.enqueue()
     job = attempt(store, chain)
     store.logs.write([entries(job, *[f"line {n}" for n in range(9)], "two\nlines \x1b[31m", progress=0.4)])
@@ -213,7 +212,7 @@ def test_progress_and_the_last_log_lines_are_shown(run: Run, store: Store) -> No
     assert (line["attempt"], line["position"], line["level"], line["fields"]) == (1, 9, "info", None)
 
 
-def test_omitted_lines_are_counted_and_progress_of_earlier_attempts_is_hidden(run: Run, store: Store) -> None:
+def test_omitted_lines_are_counted_and_progress_of_earlier_attempts_is_hidden(run, store):
     chain = ship.enqueue()
     job = attempt(store, chain)
     store.logs.write([entries(job, "first", progress=0.9), entries(job, "last", first=3)])
@@ -226,7 +225,7 @@ def test_omitted_lines_are_counted_and_progress_of_earlier_attempts_is_hidden(ru
     assert [line.split(" · ")[1] for line in run("show", chain.id).lines if "info" in line] == ["again"]
 
 
-def test_a_crash_shows_its_kind_and_the_last_lines_of_stderr_redacted(run: Run, store: Store) -> None:
+def test_a_crash_shows_its_kind_and_the_last_lines_of_stderr_redacted(run, store):
     chain = ship.enqueue()
     stderr = "first\nsecond\npassword=secret-7\nlast"
     store.attempts.reschedule(

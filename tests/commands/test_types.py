@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from django_jobchains.declare.policies import AttemptPolicy
-from django_jobchains.processors import JobType, Registry
+from django_jobchains.processors import JobType
 from tests.commands.conftest import Run
 
 
@@ -15,7 +15,7 @@ def settings_of(run: Run, name: str) -> dict[str, tuple[Any, str]]:
     return {key: (setting["value"], setting["source"]) for key, setting in kind["settings"].items()}
 
 
-def test_each_setting_has_its_source(run: Run, settings: Any) -> None:
+def test_each_setting_has_its_source(run, settings):
     settings.JOBCHAINS = {"TIMEOUT_SECONDS": 90}
     charge = settings_of(run, "shop.charge")
     assert charge["max_attempts"] == (3, "processor")
@@ -43,9 +43,7 @@ def test_each_setting_has_its_source(run: Run, settings: Any) -> None:
         ({"QUEUE": "slow"}, "queue"),
     ],
 )
-def test_a_setting_of_the_project_has_its_source(
-    run: Run, settings: Any, registry: Any, jobchains: dict[str, Any], name: str
-) -> None:
+def test_a_setting_of_the_project_has_its_source(run, settings, registry, jobchains, name):
     [part] = registry.slices
     part.queue = part.by_name["shop.plain"].__dict__["queue"] = None
     part.by_name["shop.plain"].__dict__["policies"] = (type(part.policy)(), type(part.policy)())
@@ -54,11 +52,11 @@ def test_a_setting_of_the_project_has_its_source(
     assert settings_of(run, "shop.plain")[name][1] == "settings"
 
 
-def test_every_field_of_a_policy_is_shown(run: Run) -> None:
+def test_every_field_of_a_policy_is_shown(run):
     assert {field.name for field in fields(AttemptPolicy)} <= settings_of(run, "shop.charge").keys()
 
 
-def test_the_text_is_readable(run: Run) -> None:
+def test_the_text_is_readable(run):
     out = run("types", "shop.charge").out
     assert out.splitlines()[0] == "shop.charge"
     assert "int → int · continues with shop.receipt" in out
@@ -72,13 +70,13 @@ def test_the_text_is_readable(run: Run) -> None:
         assert words.split() in [line.split() for line in out.splitlines()], words
 
 
-def test_a_type_without_a_processor_has_a_note(run: Run) -> None:
+def test_a_type_without_a_processor_has_a_note(run):
     done = run("types", "shop.ship", "--format", "json").json["types"]
     assert (done[0]["name"], done[0]["handler"], done[0]["settings"]) == ("shop.ship", None, {})
     assert "No processor: jobs of this type are completed from outside." in run("types", "shop.ship").out
 
 
-def test_patterns_select_types_and_no_match_is_an_error(run: Run) -> None:
+def test_patterns_select_types_and_no_match_is_an_error(run):
     names = [kind["name"] for kind in run("types", "--format", "json").json["types"]]
     assert names == sorted(["shop.charge", "shop.receipt", "shop.plain", "shop.ship", "shop.mail"])
     assert [kind["name"] for kind in run("types", "*p*", "*l", "--format", "json").json["types"]] == [
@@ -96,16 +94,16 @@ class Money:
         return value
 
 
-def test_required_blockers_are_in_their_declared_order(run: Run, registry: Registry) -> None:
+def test_required_blockers_are_in_their_declared_order(run, registry):
     registry.declared["shop.total"] = JobType("shop.total", blockers=("shop.ship", "shop.charge", "shop.ship"))
     assert "waits for shop.ship, shop.charge, shop.ship" in run("types", "shop.total").out
 
 
-def test_payload_types_are_shown_by_name(run: Run, registry: Registry) -> None:
+def test_payload_types_are_shown_by_name(run, registry):
     registry.declared["shop.pay"] = JobType("shop.pay", input=Money(), output=Any)
     assert "Money → any JSON" in run("types", "shop.pay").out
 
 
 @pytest.mark.parametrize("width", [60, 100])
-def test_lines_fit_the_terminal(run: Run, width: int) -> None:
+def test_lines_fit_the_terminal(run, width):
     assert max(map(len, run("types", width=width).lines)) <= width

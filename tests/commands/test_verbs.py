@@ -10,8 +10,6 @@ from django_jobchains.chains import Chain, enqueue
 from django_jobchains.cli import subcommand
 from django_jobchains.db.ids import new_id
 from django_jobchains.models import Job
-from django_jobchains.store import Store
-from tests.commands.conftest import Run
 from tests.support.chains import STATES, completed, failed, go_on, mail, pending, ship
 
 pytestmark = pytest.mark.django_db
@@ -33,7 +31,7 @@ def status(chain: Chain) -> str | None:
 
 @EACH_VERB
 @FORMS
-def test_a_verb_changes_the_given_chains_and_reports_it(run: Run, store: Store, verb: str, form: str) -> None:
+def test_a_verb_changes_the_given_chains_and_reports_it(run, store, verb, form):
     before, after, _, word = VERBS[verb]
     first, second, other = (STATES[before](store) for _ in range(3))
     done = run(verb, first.id, second.id, "--format", form)
@@ -46,7 +44,7 @@ def test_a_verb_changes_the_given_chains_and_reports_it(run: Run, store: Store, 
 
 
 @EACH_VERB
-def test_an_unknown_id_is_an_error_and_nothing_changes(run: Run, store: Store, verb: str) -> None:
+def test_an_unknown_id_is_an_error_and_nothing_changes(run, store, verb):
     before, _, _, _ = VERBS[verb]
     chain, unknown = STATES[before](store), new_id()
     done = run(verb, chain.id, unknown)
@@ -57,13 +55,13 @@ def test_an_unknown_id_is_an_error_and_nothing_changes(run: Run, store: Store, v
 
 
 @EACH_VERB
-def test_an_invalid_id_is_a_usage_error(run: Run, verb: str) -> None:
+def test_an_invalid_id_is_a_usage_error(run, verb):
     assert "'4711' is not an id: give the complete UUID" in run(verb, "4711").error
 
 
 @pytest.mark.parametrize("verb", ["retry", "cancel"])
 @FORMS
-def test_a_verb_that_changes_nothing_fails_with_a_reason(run: Run, store: Store, verb: str, form: str) -> None:
+def test_a_verb_that_changes_nothing_fails_with_a_reason(run, store, verb, form):
     done = run(verb, completed(store).id, "--format", form)
     assert done.code == 1
     assert done.error.startswith("Nothing ")
@@ -72,7 +70,7 @@ def test_a_verb_that_changes_nothing_fails_with_a_reason(run: Run, store: Store,
 
 
 @pytest.mark.parametrize("verb", ["retry", "cancel"])
-def test_skipped_ids_are_counted(run: Run, store: Store, verb: str) -> None:
+def test_skipped_ids_are_counted(run, store, verb):
     before, after, left, _ = VERBS[verb]
     assert left
     changed, other = STATES[before](store), STATES[left](store)
@@ -83,21 +81,21 @@ def test_skipped_ids_are_counted(run: Run, store: Store, verb: str) -> None:
 
 
 @EACH_VERB
-def test_ids_can_come_from_standard_input(run: Run, store: Store, verb: str) -> None:
+def test_ids_can_come_from_standard_input(run, store, verb):
     before, after, _, _ = VERBS[verb]
     made = [STATES[before](store) for _ in range(3)]
     assert run(verb, made[0].id, "-", stdin=f"{made[1].id}\n {made[2].id}\n{made[0].id}\n").code == 0
     assert [status(chain) for chain in made] == [after] * 3
 
 
-def test_empty_or_invalid_standard_input_is_an_error(run: Run) -> None:
+def test_empty_or_invalid_standard_input_is_an_error(run):
     assert run("retry", "-").error == "No ids on standard input."
     done = run("retry", "-", stdin="nonsense")
     assert done.code == 2
     assert "On standard input: 'nonsense' is not an id" in done.error
 
 
-def test_the_id_of_a_later_step_does_not_delete_its_chain(run: Run, store: Store) -> None:
+def test_the_id_of_a_later_step_does_not_delete_its_chain(run, store):
     chain = ship.enqueue()
     go_on(chain)
     done = run("delete", chain.refresh().current_job_id)
@@ -106,7 +104,7 @@ def test_the_id_of_a_later_step_does_not_delete_its_chain(run: Run, store: Store
     assert Job.objects.count() == 2
 
 
-def test_cascade_deletes_a_chain_with_its_blockers(run: Run, store: Store) -> None:
+def test_cascade_deletes_a_chain_with_its_blockers(run, store):
     blocker = mail.enqueue()
     dependent = ship.enqueue(blockers=[blocker])
     refused = run("delete", blocker.id)
@@ -118,13 +116,13 @@ def test_cascade_deletes_a_chain_with_its_blockers(run: Run, store: Store) -> No
     assert not Job.objects.exists()
 
 
-def test_run_now_of_a_failed_job_names_the_remedy(run: Run, store: Store) -> None:
+def test_run_now_of_a_failed_job_names_the_remedy(run, store):
     chain = failed(store)
     done = run("run-now", chain.id)
     assert (done.code, "is failed, not pending: use chains.retry" in done.error) == (1, True)
 
 
-def test_many_ids_are_changed_in_batches(run: Run, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_ids_are_changed_in_batches(run, store, monkeypatch):
     monkeypatch.setattr(subcommand, "BATCH_SIZE", 10)
     made = [pending(store) for _ in range(35)]
     done = run("cancel", "-", "--format", "json", stdin="\n".join(str(chain.id) for chain in made))
@@ -134,7 +132,7 @@ def test_many_ids_are_changed_in_batches(run: Run, store: Store, monkeypatch: py
 
 class TestComplete:
     @FORMS
-    def test_the_chain_ends_with_the_output(self, run: Run, store: Store, form: str) -> None:
+    def test_the_chain_ends_with_the_output(self, run, store, form):
         chain = pending(store)
         done = run("complete", chain.id, "--output", '{"ok": [1, null]}', "--format", form)
         assert done.code == 0
@@ -144,20 +142,20 @@ class TestComplete:
         else:
             assert done.out == f"shop.ship {chain.id} and its chain completed.\n"
 
-    def test_the_output_can_come_from_standard_input(self, run: Run, store: Store) -> None:
+    def test_the_output_can_come_from_standard_input(self, run, store):
         chain = pending(store)
         assert run("complete", chain.id, "--output", "-", stdin='"done"').code == 0
         assert chain.refresh().output == "done"
         assert run("complete", chain.id, "--output", "-", stdin="{").code == 2
 
     @pytest.mark.parametrize("text", ["", "{", "NaN", "text", "[1,]", "[" * 100_000])
-    def test_invalid_json_is_a_usage_error_with_an_example(self, run: Run, store: Store, text: str) -> None:
+    def test_invalid_json_is_a_usage_error_with_an_example(self, run, store, text):
         done = run("complete", pending(store).id, "--output", text)
         assert done.code == 1
         assert "is not JSON" in done.error
         assert "write for example null" in done.error
 
-    def test_an_output_that_does_not_fit_the_type_is_refused(self, run: Run) -> None:
+    def test_an_output_that_does_not_fit_the_type_is_refused(self, run):
         chain = enqueue("shop.charge", 5)
         done = run("complete", chain.id, "--output", '"five"')
         assert (done.code, "Not a int" in done.error) == (1, True)
@@ -167,11 +165,11 @@ class TestComplete:
     @pytest.mark.parametrize(
         ("state", "message"), [("completed", "already completed"), ("failed", "is failed: use chains.retry first")]
     )
-    def test_an_ended_chain_is_refused(self, run: Run, store: Store, state: str, message: str) -> None:
+    def test_an_ended_chain_is_refused(self, run, store, state, message):
         done = run("complete", STATES[state](store).id, "--output", "null")
         assert (done.code, message in done.error) == (1, True)
 
-    def test_only_the_current_job_of_a_chain_can_be_completed(self, run: Run, store: Store) -> None:
+    def test_only_the_current_job_of_a_chain_can_be_completed(self, run, store):
         chain = ship.enqueue()
         go_on(chain)
         go_on(chain)
@@ -180,6 +178,6 @@ class TestComplete:
         assert "is of type 'shop.mail'" in run("complete", chain.id, "--output", "1", "--type", "shop.ship").error
         assert run("complete", chain.refresh().current_job_id, "--output", "1", "--type", "shop.mail").code == 0
 
-    def test_an_id_and_an_output_are_required(self, run: Run, store: Store) -> None:
+    def test_an_id_and_an_output_are_required(self, run, store):
         assert "required: --output" in run("complete", pending(store).id).error
         assert "No chain or job" in run("complete", UUID(int=5), "--output", json.dumps(1)).error

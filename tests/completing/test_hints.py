@@ -13,7 +13,7 @@ pytestmark = committed
 
 @pytest.mark.parametrize("make", [pending, running])
 def test_a_finished_job_is_announced_to_waiters_and_its_worker(make):
-    chain = make()  # type: ignore[operator]
+    chain = make()
     with recorded() as sent:
         finish(chain)
     expected = {chain_finished(chain.id)} | ({ownership_lost(chain.id)} if make is running else set())

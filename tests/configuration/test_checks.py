@@ -12,7 +12,7 @@ from django.test import override_settings
 from django_jobchains.children import limits
 from django_jobchains.declare.checks import check_isolation
 from django_jobchains.isolation import Isolation
-from django_jobchains.processors import JobType, Processors, Registry, get_registry
+from django_jobchains.processors import JobType, Processors, get_registry
 
 #: Django's own checks of JSON fields query SQLite.
 pytestmark = pytest.mark.django_db
@@ -23,7 +23,7 @@ def found(**options: Any) -> list[CheckMessage]:
 
 
 @pytest.fixture
-def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
+def registry(monkeypatch):
     """Empty the registry of the project for the test."""
     registry = get_registry()
     monkeypatch.setattr(registry, "slices", [])
@@ -31,12 +31,12 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
     return registry
 
 
-def test_a_valid_project_has_no_messages() -> None:
+def test_a_valid_project_has_no_messages():
     assert found(databases=["default"]) == []
 
 
 @pytest.mark.parametrize("wrong", [{"SLOT": 1}, {"SLOTS": 0}, {"SLOTS": "three"}, {"BACKOFF_JITTER": 2}])
-def test_e001_invalid_settings(wrong: dict[str, Any]) -> None:
+def test_e001_invalid_settings(wrong):
     with override_settings(JOBCHAINS=wrong):
         (message,) = found(tags=["jobchains"])
     assert isinstance(message, Error)
@@ -45,12 +45,12 @@ def test_e001_invalid_settings(wrong: dict[str, Any]) -> None:
     assert message.hint == "Correct settings.JOBCHAINS."
 
 
-def test_invalid_settings_are_one_message_when_databases_are_checked() -> None:
+def test_invalid_settings_are_one_message_when_databases_are_checked():
     with override_settings(JOBCHAINS={"SLOT": 1}):
         assert [message.id for message in found(databases=["default"])] == ["jobchains.E001"]
 
 
-def test_e002_an_unknown_database() -> None:
+def test_e002_an_unknown_database():
     with override_settings(JOBCHAINS={"DATABASE": "jobs"}):
         (message,) = found()
     assert isinstance(message, Error)
@@ -60,7 +60,7 @@ def test_e002_an_unknown_database() -> None:
     assert "default" in message.hint
 
 
-def test_e003_two_types_with_one_name(registry: Registry) -> None:
+def test_e003_two_types_with_one_name(registry):
     one, other = Processors(), Processors()
     registry.add(one)
     registry.add(other)
@@ -72,7 +72,7 @@ def test_e003_two_types_with_one_name(registry: Registry) -> None:
     assert "'shop.charge' is declared twice" in message.msg
 
 
-def test_e004_an_undeclared_continuation(registry: Registry) -> None:
+def test_e004_an_undeclared_continuation(registry):
     registry.add(JobType("shop.charge", continues_with=["shop.recipt"]))
     (message,) = found()
     assert isinstance(message, Error)
@@ -91,9 +91,7 @@ def test_e004_an_undeclared_continuation(registry: Registry) -> None:
         ("postgresql", {}, []),
     ],
 )
-def test_w001_sqlite_transactions_that_begin_with_a_read_lock(
-    monkeypatch: pytest.MonkeyPatch, vendor: str, options: dict[str, Any], ids: list[str]
-) -> None:
+def test_w001_sqlite_transactions_that_begin_with_a_read_lock(monkeypatch, vendor, options, ids):
     connection = connections["default"]
     monkeypatch.setattr(connection, "vendor", vendor)
     monkeypatch.setitem(connection.settings_dict, "OPTIONS", options)
@@ -107,7 +105,7 @@ def test_w001_sqlite_transactions_that_begin_with_a_read_lock(
         assert message.hint == "Set its OPTIONS to {'transaction_mode': 'IMMEDIATE', 'timeout': 20}."
 
 
-def test_databases_are_checked_only_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_databases_are_checked_only_on_request(monkeypatch):
     monkeypatch.setitem(connections["default"].settings_dict, "OPTIONS", {})
     assert found() == []
 
@@ -125,7 +123,7 @@ def test_databases_are_checked_only_on_request(monkeypatch: pytest.MonkeyPatch) 
         ({"min_size": 9}, None),
     ],
 )
-def test_w006_a_pool_too_small_for_a_worker(monkeypatch: pytest.MonkeyPatch, pool: Any, size: int | None) -> None:
+def test_w006_a_pool_too_small_for_a_worker(monkeypatch, pool, size):
     monkeypatch.setitem(connections.settings["default"], "OPTIONS", {"pool": pool})
     with override_settings(JOBCHAINS={"SLOTS": 3}):
         messages = [message for message in found() if message.id == "jobchains.W006"]
@@ -146,9 +144,7 @@ def test_w006_a_pool_too_small_for_a_worker(monkeypatch: pytest.MonkeyPatch, poo
         (Isolation("process", memory_limit="1G"), "linux", None),
     ],
 )
-def test_w009_isolation_that_the_system_does_not_support(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch, isolation: Isolation, system: str, problem: str | None
-) -> None:
+def test_w009_isolation_that_the_system_does_not_support(registry, monkeypatch, isolation, system, problem):
     monkeypatch.setattr(limits, "_IS_LINUX", system == "linux")
     if system == "win32":
         monkeypatch.setattr(limits, "os", SimpleNamespace(name="nt"))
@@ -162,7 +158,7 @@ def test_w009_isolation_that_the_system_does_not_support(
         assert message.hint == "Remove it, or silence this warning if production runs on another system."
 
 
-def test_e007_required_middleware_that_cannot_be_imported(registry: Registry) -> None:
+def test_e007_required_middleware_that_cannot_be_imported(registry):
     with override_settings(JOBCHAINS={"REQUIRED_MIDDLEWARE": ["no.such.Middleware"]}):
         (message,) = found()
     assert isinstance(message, Error)
@@ -170,7 +166,7 @@ def test_e007_required_middleware_that_cannot_be_imported(registry: Registry) ->
     assert "'no.such.Middleware' cannot be imported" in message.msg
 
 
-def test_w003_a_slice_without_required_middleware(registry: Registry) -> None:
+def test_w003_a_slice_without_required_middleware(registry):
     part = Processors()
     part.register("shop.charge")(lambda job: None)
     registry.add(part)

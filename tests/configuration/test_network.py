@@ -1,6 +1,5 @@
 """Connections with network options notice a dead network: workers set the options, and a system check suggests them."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from django_jobchains.declare.checks import check_network
 
 
 @pytest.fixture(autouse=True)
-def _over_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _over_network(monkeypatch):
     """Tests after these must not get a store of another vendor, which the checks create if it is the first."""
     configure(monkeypatch)
     store._store.cache_clear()
@@ -29,7 +28,7 @@ def configure(
     monkeypatch.setitem(connections.settings["default"], "OPTIONS", options)
 
 
-def test_a_worker_process_adds_missing_options_and_keeps_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_process_adds_missing_options_and_keeps_the_others(monkeypatch):
     configure(monkeypatch, connect_timeout=30, application_name="shop")
     add_network_options()
     options = {**NETWORK_OPTIONS, "connect_timeout": 30, "application_name": "shop"}
@@ -37,14 +36,14 @@ def test_a_worker_process_adds_missing_options_and_keeps_the_others(monkeypatch:
 
 
 @pytest.mark.parametrize(("vendor", "host"), [("sqlite", "db.invalid"), ("postgresql", ""), ("postgresql", "/run")])
-def test_local_databases_need_no_options(monkeypatch: pytest.MonkeyPatch, vendor: str, host: str) -> None:
+def test_local_databases_need_no_options(monkeypatch, vendor, host):
     configure(monkeypatch, vendor, host)
     add_network_options()
     assert missing_network_options("default") == {}
     assert connections.settings["default"]["OPTIONS"] == {}
 
 
-def test_w002_connections_without_network_options(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_w002_connections_without_network_options(monkeypatch):
     configure(monkeypatch, connect_timeout=30)
     (message,) = check_network()
     assert isinstance(message, checks.Warning)
@@ -57,7 +56,7 @@ def test_w002_connections_without_network_options(monkeypatch: pytest.MonkeyPatc
     assert check_network() == []
 
 
-def test_w002_is_a_deployment_check(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_w002_is_a_deployment_check(monkeypatch):
     def found(**options: Any) -> list[str | None]:
         messages = checks.run_checks(tags=["jobchains"], **options)
         return [message.id for message in messages if message.id == "jobchains.W002"]

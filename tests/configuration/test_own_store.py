@@ -23,7 +23,7 @@ _SHIPPED = {
 Shipped: Any = import_string(_SHIPPED[connection.vendor])
 
 
-class OwnJobs(Shipped.jobs_class):  # type: ignore[misc, name-defined]
+class OwnJobs(Shipped.jobs_class):
     """Counts the jobs that it creates."""
 
     created = 0
@@ -34,7 +34,7 @@ class OwnJobs(Shipped.jobs_class):  # type: ignore[misc, name-defined]
         return rows
 
 
-class OwnStore(Shipped):  # type: ignore[misc]
+class OwnStore(Shipped):
     jobs_class = OwnJobs
 
 
@@ -42,11 +42,11 @@ class Unfinished(Store):
     """A store without a database class."""
 
 
-def test_the_default_store_depends_on_the_vendor() -> None:
+def test_the_default_store_depends_on_the_vendor():
     assert type(get_store()) is Shipped
 
 
-def test_the_configured_class_is_used_everywhere(settings: Any) -> None:
+def test_the_configured_class_is_used_everywhere(settings):
     settings.JOBCHAINS = {"STORE": f"{__name__}.OwnStore"}
     OwnJobs.created = 0
     assert type(get_store()) is OwnStore
@@ -56,7 +56,7 @@ def test_the_configured_class_is_used_everywhere(settings: Any) -> None:
     assert (OwnJobs.created, Job.objects.count(), len(chain)) == (2, 2, 1)
 
 
-def test_changes_of_the_setting_take_effect(settings: Any) -> None:
+def test_changes_of_the_setting_take_effect(settings):
     settings.JOBCHAINS = {"STORE": f"{__name__}.OwnStore"}
     own = get_store()
     settings.JOBCHAINS = {}
@@ -78,7 +78,7 @@ def test_changes_of_the_setting_take_effect(settings: Any) -> None:
         (5, "cannot be used"),
     ],
 )
-def test_e008_an_unusable_store(settings: Any, path: Any, words: str) -> None:
+def test_e008_an_unusable_store(settings, path, words):
     settings.JOBCHAINS = {"STORE": path}
     with pytest.raises(ImproperlyConfigured, match=words):
         get_store()

@@ -47,12 +47,12 @@ DEFAULTS = {
 NULL = {"BACKEND": "django_jobchains.notifications.NullNotifier"}
 
 
-def test_every_key_has_a_default(settings: Any) -> None:
+def test_every_key_has_a_default(settings):
     del settings.JOBCHAINS
     assert {key: getattr(get_settings(), key) for key in DEFAULTS} == DEFAULTS
 
 
-def test_an_unknown_key_is_an_error_that_names_the_known_ones(settings: Any) -> None:
+def test_an_unknown_key_is_an_error_that_names_the_known_ones(settings):
     settings.JOBCHAINS = {"SLOT": 3, "POLL": 4, "SLOTS": 5}
     with pytest.raises(ImproperlyConfigured, match=r"Unknown keys in JOBCHAINS: POLL, SLOT\. Known: .*SLOTS"):
         get_settings()
@@ -75,38 +75,38 @@ WRONG: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_an_invalid_value_is_an_error_that_names_the_setting(settings: Any, name: str) -> None:
+def test_an_invalid_value_is_an_error_that_names_the_setting(settings, name):
     settings.JOBCHAINS = {name: WRONG[name]}
     with pytest.raises(ImproperlyConfigured, match=rf"JOBCHAINS\['{name}'\]"):
         get_settings()
 
 
-def test_every_setting_with_a_simple_value_is_checked() -> None:
+def test_every_setting_with_a_simple_value_is_checked():
     checked_otherwise = {"DATABASE", "DATABASES", "STORE", "NOTIFIER", "ISOLATION", "PAYLOAD_CODEC"}
     checked_otherwise |= {"REQUIRED_MIDDLEWARE", "SENSITIVE_FIELDS"}
     assert {field.name for field in fields(Settings)} - checked_otherwise == set(WRONG)
 
 
 @pytest.mark.parametrize("wrong", [None, ["SLOTS"], "SLOTS"])
-def test_the_settings_are_a_dict(settings: Any, wrong: Any) -> None:
+def test_the_settings_are_a_dict(settings, wrong):
     settings.JOBCHAINS = wrong
     with pytest.raises(ImproperlyConfigured, match="JOBCHAINS must be a dict"):
         get_settings()
 
 
-def test_a_timedelta_is_stored_as_seconds(settings: Any) -> None:
+def test_a_timedelta_is_stored_as_seconds(settings):
     settings.JOBCHAINS = {"POLL_SECONDS": timedelta(minutes=2)}
     assert get_settings().POLL_SECONDS == 120
 
 
-def test_an_invalid_value_is_an_error_each_time(settings: Any) -> None:
+def test_an_invalid_value_is_an_error_each_time(settings):
     settings.JOBCHAINS = {"SLOTS": 0}
     for _ in range(2):
         with pytest.raises(ImproperlyConfigured):
             get_settings()
 
 
-def test_overrides_take_effect_and_are_undone() -> None:
+def test_overrides_take_effect_and_are_undone():
     before = get_settings()
     with override_settings(JOBCHAINS={"SLOTS": 3}):
         assert get_settings().SLOTS == 3
@@ -116,18 +116,18 @@ def test_overrides_take_effect_and_are_undone() -> None:
     assert get_settings() == before
 
 
-def test_the_settings_cannot_be_changed_in_place() -> None:
+def test_the_settings_cannot_be_changed_in_place():
     with pytest.raises(AttributeError):
-        get_settings().SLOTS = 3  # type: ignore[misc]
+        get_settings().SLOTS = 3
 
 
-def test_other_settings_do_not_reset_it(settings: Any) -> None:
+def test_other_settings_do_not_reset_it(settings):
     before = get_settings()
     settings.SECRET_KEY = "another"
     assert get_settings() is before
 
 
-def test_the_slots_of_a_worker_come_from_the_settings_by_default(settings: Any) -> None:
+def test_the_slots_of_a_worker_come_from_the_settings_by_default(settings):
     settings.JOBCHAINS = {"SLOTS": 3}
     processors, registry = Processors(), Registry()
     processors.register("any")(lambda job: None)
@@ -136,16 +136,16 @@ def test_the_slots_of_a_worker_come_from_the_settings_by_default(settings: Any) 
     assert Worker(registry=registry, slots=2).options.slots == 2
     for options in ({"slots": 0}, {"max_jobs": 0}):
         with pytest.raises(ImproperlyConfigured, match="=0 is not a whole number from 1"):
-            Worker(registry=registry, **options)  # type: ignore[arg-type]
+            Worker(registry=registry, **options)
 
 
-def test_the_default_notifier_depends_on_the_database(settings: Any) -> None:
+def test_the_default_notifier_depends_on_the_database(settings):
     del settings.JOBCHAINS
     names = {"postgresql": "PostgresNotifier", "sqlite": "SqliteNotifier"}
     assert type(get_notifier("default")).__name__ == names[connection.vendor]
 
 
-def test_the_configured_notifier_is_used(settings: Any) -> None:
+def test_the_configured_notifier_is_used(settings):
     settings.JOBCHAINS = {"NOTIFIER": NULL}
     notifier = get_notifier("default")
     assert type(notifier) is NullNotifier
@@ -163,7 +163,7 @@ def test_the_configured_notifier_is_used(settings: Any) -> None:
         ({**NULL, "HOST": "x"}, r"Unknown keys in JOBCHAINS\['NOTIFIER'\]: HOST\. Known: BACKEND, OPTIONS"),
     ],
 )
-def test_an_unusable_notifier_is_an_error_that_names_it(settings: Any, wrong: Any, words: str) -> None:
+def test_an_unusable_notifier_is_an_error_that_names_it(settings, wrong, words):
     settings.JOBCHAINS = {"NOTIFIER": wrong}
     with pytest.raises(ImproperlyConfigured, match=words):
         JobType("any").enqueue()

@@ -94,7 +94,7 @@ class TestPostgreSQL:
 
     @pytest.mark.parametrize("scope", INDEXES)
     def test_many_keys_are_found_by_index(self, scope):
-        deduplicates = (Deduplicate(f"other {n}", scope, **SCOPES[scope]) for n in range(1_000))  # type: ignore[arg-type]
+        deduplicates = (Deduplicate(f"other {n}", scope, **SCOPES[scope]) for n in range(1_000))
         items = [ship.item(deduplicate=deduplicate) for deduplicate in deduplicates]
         assert_reads_little(plan_of(lambda: chains.enqueue_many(items)), scope, 3 * len(items))
 

@@ -1,5 +1,3 @@
-from collections.abc import Iterator
-
 import pytest
 
 from tests.attempts.conftest import second_alias
@@ -9,7 +7,7 @@ __all__ = ("second_alias",)
 
 
 @pytest.fixture(autouse=True)
-def sent() -> Iterator[list[tuple[str, set[str]]]]:
+def sent():
     """The wake-ups that the test sends."""
     recording.sent.clear()
     with recording.notifier("RecordingNotifier"):

@@ -1,6 +1,5 @@
 """The ``chains`` module enqueues by name, reads chains, and has async versions of its functions."""
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 from uuid import uuid4
@@ -24,24 +23,24 @@ typed: JobType[int, Any] = JobType("typed", input=int)
 
 
 @pytest.fixture(autouse=True)
-def _declared(monkeypatch: pytest.MonkeyPatch) -> None:
+def _declared(monkeypatch):
     monkeypatch.setattr(get_registry(), "declared", {"anything": anything, "typed": typed})
 
 
 @pytest.mark.parametrize("job_type", ["anything", anything])
-def test_chain_is_enqueued_by_name_or_type(job_type: Any) -> None:
+def test_chain_is_enqueued_by_name_or_type(job_type):
     chain = chains.enqueue(job_type, {"a": 1}, priority=3, queue="mail")
     job = chain.current_job
     assert isinstance(chain, Chain)
     assert (job.type_name, job.input, job.priority, job.queue) == ("anything", {"a": 1}, 3, "mail")
 
 
-def test_input_is_validated_if_the_type_is_given_by_name() -> None:
+def test_input_is_validated_if_the_type_is_given_by_name():
     with pytest.raises(InvalidInput, match="Not a int"):
         chains.enqueue("typed", "x")
 
 
-def test_chain_is_read_by_its_id() -> None:
+def test_chain_is_read_by_its_id():
     enqueued = anything.enqueue({"a": [1.5, None]})
     chain = chains.get(enqueued.id)
     assert chain == enqueued
@@ -53,7 +52,7 @@ def test_chain_is_read_by_its_id() -> None:
 
 @pytest.mark.parametrize("in_transaction", [True, False], ids=["in atomic()", "in autocommit"])
 @committed
-def test_many_are_enqueued_from_a_generator(in_transaction: bool) -> None:
+def test_many_are_enqueued_from_a_generator(in_transaction):
     with transaction.atomic() if in_transaction else nullcontext():
         created = chains.enqueue_many(anything.item(number) for number in range(3))
     assert [chain.input for chain in created] == [0, 1, 2]
@@ -61,7 +60,7 @@ def test_many_are_enqueued_from_a_generator(in_transaction: bool) -> None:
 
 
 @committed
-def test_aenqueue_many_takes_a_generator() -> None:
+def test_aenqueue_many_takes_a_generator():
     created = async_to_sync(chains.aenqueue_many)(anything.item(number) for number in range(3))
     assert [chain.input for chain in created] == [0, 1, 2]
 
@@ -79,27 +78,27 @@ def test_aenqueue_many_takes_a_generator() -> None:
     ids=["a type", "an input", "one item", "one type", "nothing", "a name"],
 )
 @pytest.mark.parametrize("enqueue_many", [chains.enqueue_many, async_to_sync(chains.aenqueue_many)], ids=["", "a"])
-def test_enqueue_many_takes_only_items(enqueue_many: Any, items: Callable[[], Any]) -> None:
+def test_enqueue_many_takes_only_items(enqueue_many, items):
     with pytest.raises(TypeError, match=r"chains\.enqueue_many\(\) takes a list of items"):
         enqueue_many(items())
     assert not Job.objects.exists()
 
 
 @committed
-def test_error_in_the_generator_creates_nothing() -> None:
+def test_error_in_the_generator_creates_nothing():
     with pytest.raises(InvalidInput):
-        chains.enqueue_many(typed.item(value) for value in (1, 2, "x"))  # type: ignore[arg-type]
+        chains.enqueue_many(typed.item(value) for value in (1, 2, "x"))
     assert not Job.objects.exists()
 
 
-def test_unknown_id_raises_an_error() -> None:
+def test_unknown_id_raises_an_error():
     id_ = uuid4()
     with pytest.raises(ChainNotFound, match=f"No chain {id_}") as caught:
         chains.get(id_)
     assert caught.value.chain_id == id_
 
 
-def test_refreshing_a_deleted_chain_raises_an_error() -> None:
+def test_refreshing_a_deleted_chain_raises_an_error():
     chain = anything.enqueue()
     Job.objects.all().delete()
     with pytest.raises(ChainNotFound):
@@ -107,7 +106,7 @@ def test_refreshing_a_deleted_chain_raises_an_error() -> None:
 
 
 @committed
-def test_chain_is_a_snapshot_until_it_is_refreshed() -> None:
+def test_chain_is_a_snapshot_until_it_is_refreshed():
     processors, registry = Processors(), Registry()
 
     @processors.register("first")
@@ -133,12 +132,12 @@ def test_chain_is_a_snapshot_until_it_is_refreshed() -> None:
     assert chains.get(step.id).id == chain.id
 
 
-def test_chain_of_an_undeclared_type_can_be_read() -> None:
+def test_chain_of_an_undeclared_type_can_be_read():
     chain = JobType("undeclared").enqueue([1])
     assert chains.get(chain.id).input == [1]
 
 
-def test_async_functions_do_the_same() -> None:
+def test_async_functions_do_the_same():
     async def use() -> tuple[list[Chain], Chain]:
         one = await anything.aenqueue(1, priority=2)
         two = await chains.aenqueue("anything", 2, queue="mail")
@@ -154,7 +153,7 @@ def test_async_functions_do_the_same() -> None:
     ]
 
 
-def test_querysets_have_named_filters() -> None:
+def test_querysets_have_named_filters():
     one, two = anything.enqueue(1), typed.enqueue(2)
     Job.objects.filter(pk=two.id).update(status="completed")
     assert [job.id for job in Job.objects.of_type("anything")] == [one.id]

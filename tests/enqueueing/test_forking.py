@@ -21,7 +21,7 @@ def enqueue_many() -> Any:
     return chains.enqueue_many([jobs.nothing.item() for _ in range(3)])
 
 
-def test_parent_and_child_enqueue_after_a_fork() -> None:
+def test_parent_and_child_enqueue_after_a_fork():
     jobs.nothing.enqueue()
     child = Child([enqueue_one, lambda: [str(chain.id) for chain in enqueue_many()]])
     try:

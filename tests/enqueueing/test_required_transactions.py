@@ -31,22 +31,22 @@ each_enqueue = pytest.mark.parametrize("enqueue", ENQUEUES.values(), ids=ENQUEUE
 @committed
 class TestRequired:
     @pytest.fixture(autouse=True)
-    def _required(self, settings: Any) -> None:
+    def _required(self, settings):
         settings.JOBCHAINS = REQUIRED
 
     @each_enqueue
-    def test_enqueueing_outside_of_a_transaction_raises_an_error(self, enqueue: Callable[[], Any]) -> None:
+    def test_enqueueing_outside_of_a_transaction_raises_an_error(self, enqueue):
         with pytest.raises(TransactionRequired, match=r"No transaction is open on database 'default'.*atomic\(\):'"):
             enqueue()
         assert not Job.objects.exists()
 
     @each_enqueue
-    def test_enqueueing_inside_of_a_transaction_is_allowed(self, enqueue: Callable[[], Any]) -> None:
+    def test_enqueueing_inside_of_a_transaction_is_allowed(self, enqueue):
         with transaction.atomic():
             enqueue()
         assert Job.objects.exists()
 
-    def test_transaction_without_autocommit_counts(self) -> None:
+    def test_transaction_without_autocommit_counts(self):
         transaction.set_autocommit(False)
         try:
             ship.enqueue()
@@ -55,7 +55,7 @@ class TestRequired:
             transaction.set_autocommit(True)
         assert Job.objects.exists()
 
-    def test_handler_may_enqueue_in_its_phases_and_continue_its_chain(self) -> None:
+    def test_handler_may_enqueue_in_its_phases_and_continue_its_chain(self):
         errors: list[str] = []
         processors, registry = Processors(), Registry()
         registry.add(processors)
@@ -84,29 +84,29 @@ class TestOtherTransaction:
     """Enqueueing inside of a transaction of another database."""
 
     @pytest.fixture(params=["warn", "error", "ignore", None])
-    def setting(self, request: pytest.FixtureRequest, settings: Any) -> str:
+    def setting(self, request, settings):
         settings.JOBCHAINS = {**WITHOUT_WAKE_UPS, **({"OTHER_TRANSACTION": request.param} if request.param else {})}
         return request.param or "warn"
 
-    def test_setting_chooses_a_warning_an_error_or_nothing(self, setting: str, second_alias: str) -> None:
+    def test_setting_chooses_a_warning_an_error_or_nothing(self, setting, second_alias):
         with transaction.atomic(using=second_alias), reported(setting):
             ship.enqueue()
         assert Job.objects.count() == (setting != "error")
 
-    def test_warning_names_the_line_that_enqueues(self, second_alias: str) -> None:
+    def test_warning_names_the_line_that_enqueues(self, second_alias):
         for enqueue in (lambda: ship.enqueue(), lambda: chains.enqueue_many([ship.item()])):
             with transaction.atomic(using=second_alias), pytest.warns(RuntimeWarning, match="remains") as found:
                 enqueue()
             assert [warning.filename for warning in found] == [__file__]
 
-    def test_transactions_on_both_databases_are_allowed(self, setting: str, second_alias: str) -> None:
+    def test_transactions_on_both_databases_are_allowed(self, setting, second_alias):
         with transaction.atomic(using=second_alias), transaction.atomic():
             ship.enqueue()
         with transaction.atomic(), transaction.atomic(using=second_alias):
             ship.enqueue(using=second_alias)
         assert Job.objects.exists()
 
-    def test_no_transaction_is_allowed(self, setting: str, second_alias: str) -> None:
+    def test_no_transaction_is_allowed(self, setting, second_alias):
         ship.enqueue()
         ship.enqueue(using=second_alias)
 
@@ -123,7 +123,7 @@ class InATestCase(TestCase):
 
     databases = {"default"}
 
-    def test_they_do_not_satisfy_require_transaction(self) -> None:
+    def test_they_do_not_satisfy_require_transaction(self):
         assert connection.in_atomic_block
         with override_settings(JOBCHAINS=REQUIRED):
             with pytest.raises(TransactionRequired):
@@ -132,7 +132,7 @@ class InATestCase(TestCase):
                 ship.enqueue()
         assert Job.objects.count() == 1
 
-    def test_they_cause_no_warning(self) -> None:
+    def test_they_cause_no_warning(self):
         with warnings.catch_warnings(), override_settings(JOBCHAINS={"OTHER_TRANSACTION": "error"}):
             warnings.simplefilter("error")
             ship.enqueue()

@@ -17,7 +17,7 @@ charge: JobType[Any, Any] = JobType("shop.charge")
 mail: JobType[Any, Any] = JobType("shop.mail")
 
 
-def test_chain_takes_one_insert() -> None:
+def test_chain_takes_one_insert():
     charge.enqueue(0)
     with CaptureQueriesContext(connection) as queries:
         charge.enqueue(1)
@@ -26,7 +26,7 @@ def test_chain_takes_one_insert() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 10, 3_000])
-def test_many_chains_take_one_insert(count: int) -> None:
+def test_many_chains_take_one_insert(count):
     with CaptureQueriesContext(connection) as queries:
         created = chains.enqueue_many([charge.item(number) for number in range(count)])
     assert len(queries) == 1
@@ -34,26 +34,26 @@ def test_many_chains_take_one_insert(count: int) -> None:
 
 
 @pytest.mark.slow
-def test_more_than_ten_thousand_chains_take_a_few_statements() -> None:
+def test_more_than_ten_thousand_chains_take_a_few_statements():
     with CaptureQueriesContext(connection) as queries:
         chains.enqueue_many([charge.item(number) for number in range(25_000)])
     assert len(queries) <= 5
     assert Job.objects.count() == 25_000
 
 
-def test_empty_list_takes_no_statement() -> None:
+def test_empty_list_takes_no_statement():
     with CaptureQueriesContext(connection) as queries:
         assert chains.enqueue_many([]) == []
     assert len(queries) == 0
 
 
-def test_given_id_takes_a_savepoint_and_no_query() -> None:
+def test_given_id_takes_a_savepoint_and_no_query():
     with CaptureQueriesContext(connection) as queries:
         charge.enqueue(1, id=uuid4())
     assert [query["sql"].split()[0] for query in queries] == ["SAVEPOINT", "INSERT", "RELEASE"]
 
 
-def test_chains_are_returned_in_order() -> None:
+def test_chains_are_returned_in_order():
     items = [(charge if number % 3 else mail).item(number) for number in range(500)]
     created = chains.enqueue_many(items)
     assert [chain.input for chain in created] == list(range(500))
@@ -62,7 +62,7 @@ def test_chains_are_returned_in_order() -> None:
     assert [chain.id for chain in created] == [item.id for item in items]
 
 
-def test_attributes_of_a_new_chain_take_no_query() -> None:
+def test_attributes_of_a_new_chain_take_no_query():
     chain = charge.enqueue({"a": 1})
     with CaptureQueriesContext(connection) as queries:
         assert (chain.type_name, chain.input) == ("shop.charge", {"a": 1})

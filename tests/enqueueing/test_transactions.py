@@ -26,13 +26,13 @@ class Undo(Exception):
     pass
 
 
-def test_outside_a_transaction_a_chain_is_committed_at_once_and_workers_are_notified(sent: Sent) -> None:
+def test_outside_a_transaction_a_chain_is_committed_at_once_and_workers_are_notified(sent):
     chain = charge.enqueue(1)
     assert Job.objects.get().id == chain.id
     assert sent == [("default", {"shop.charge"})]
 
 
-def test_chain_is_committed_with_other_rows(sent: Sent) -> None:
+def test_chain_is_committed_with_other_rows(sent):
     with transaction.atomic():
         Effect.objects.create(job_id=charge.enqueue(1).id, label="order")
         assert sent == []
@@ -40,7 +40,7 @@ def test_chain_is_committed_with_other_rows(sent: Sent) -> None:
     assert sent == [("default", {"shop.charge"})]
 
 
-def test_rollback_leaves_nothing_and_sends_no_wake_up(sent: Sent) -> None:
+def test_rollback_leaves_nothing_and_sends_no_wake_up(sent):
     @transaction.atomic
     def order() -> None:
         charge.enqueue(1)
@@ -53,7 +53,7 @@ def test_rollback_leaves_nothing_and_sends_no_wake_up(sent: Sent) -> None:
     assert sent == []
 
 
-def test_rolled_back_savepoint_discards_its_chains_and_wake_ups(sent: Sent) -> None:
+def test_rolled_back_savepoint_discards_its_chains_and_wake_ups(sent):
     @transaction.atomic
     def order() -> None:
         mail.enqueue(2)
@@ -67,7 +67,7 @@ def test_rolled_back_savepoint_discards_its_chains_and_wake_ups(sent: Sent) -> N
     assert sent == [("default", {"shop.charge"})]
 
 
-def test_wake_ups_are_sent_after_the_outermost_commit(sent: Sent) -> None:
+def test_wake_ups_are_sent_after_the_outermost_commit(sent):
     with transaction.atomic():
         with transaction.atomic():
             with transaction.atomic():
@@ -77,7 +77,7 @@ def test_wake_ups_are_sent_after_the_outermost_commit(sent: Sent) -> None:
     assert sent == [("default", {"shop.charge"})]
 
 
-def test_notified_worker_finds_the_job(sent: Sent) -> None:
+def test_notified_worker_finds_the_job(sent):
     """The wake-up is sent after the commit."""
     with transaction.atomic():
         charge.enqueue(1)
@@ -85,25 +85,25 @@ def test_notified_worker_finds_the_job(sent: Sent) -> None:
     assert sent == [("default", {"shop.charge"}), ("committed", {"1"})]
 
 
-def test_repeated_wake_ups_of_one_type_are_merged(sent: Sent) -> None:
+def test_repeated_wake_ups_of_one_type_are_merged(sent):
     with transaction.atomic():
         for number in range(50):
             charge.enqueue(number)
     assert len(sent) < 10
 
 
-def test_types_of_one_call_are_sent_together(sent: Sent) -> None:
+def test_types_of_one_call_are_sent_together(sent):
     chains.enqueue_many([charge.item(1), mail.item(2), charge.item(3)])
     assert sent == [("default", {"shop.charge", "shop.mail"})]
 
 
-def test_another_type_directly_afterwards_is_sent(sent: Sent) -> None:
+def test_another_type_directly_afterwards_is_sent(sent):
     charge.enqueue(1)
     mail.enqueue(2)
     assert sent == [("default", {"shop.charge"}), ("default", {"shop.mail"})]
 
 
-def test_invalid_input_writes_nothing_and_leaves_the_transaction_usable(sent: Sent) -> None:
+def test_invalid_input_writes_nothing_and_leaves_the_transaction_usable(sent):
     with transaction.atomic():
         charge.enqueue(1)
         with pytest.raises(InvalidInput):
@@ -114,7 +114,7 @@ def test_invalid_input_writes_nothing_and_leaves_the_transaction_usable(sent: Se
 
 @pytest.mark.parametrize("error", [OSError, OperationalError, ValueError])
 @pytest.mark.parametrize("in_transaction", [False, True])
-def test_wake_up_that_cannot_be_sent_rolls_back_nothing(error: type[Exception], in_transaction: bool) -> None:
+def test_wake_up_that_cannot_be_sent_rolls_back_nothing(error, in_transaction):
     ran: list[bool] = []
     with notifier("FailingNotifier", error=error):
         if in_transaction:
@@ -127,7 +127,7 @@ def test_wake_up_that_cannot_be_sent_rolls_back_nothing(error: type[Exception], 
     assert ran == [True] * in_transaction
 
 
-def test_without_autocommit_a_chain_is_committed_by_the_caller(sent: Sent) -> None:
+def test_without_autocommit_a_chain_is_committed_by_the_caller(sent):
     transaction.set_autocommit(False)
     try:
         charge.enqueue(1)
@@ -146,12 +146,12 @@ def test_without_autocommit_a_chain_is_committed_by_the_caller(sent: Sent) -> No
 class InATestCase(TestCase):
     """A ``TestCase`` wraps each test in a transaction that is never committed."""
 
-    def test_enqueueing_works(self) -> None:
+    def test_enqueueing_works(self):
         chain = charge.enqueue({"a": 1})
         assert chains.get(chain.id).input == {"a": 1}
         assert chain.status == "pending"
 
-    def test_callbacks_can_be_captured(self) -> None:
+    def test_callbacks_can_be_captured(self):
         with self.captureOnCommitCallbacks() as callbacks:
             charge.enqueue(1)
         assert len(callbacks) == 1

@@ -1,11 +1,10 @@
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.apps import apps
 
 from django_jobchains.processors import Backoff, Processors, Registry
-from django_jobchains.store import Store, get_store
+from django_jobchains.store import get_store
 from django_jobchains.worker import Worker
 from tests.support.attempts import WITHOUT_WAKE_UPS
 from tests.support.worker_processes import start_process
@@ -14,12 +13,12 @@ __all__ = ("start_process",)
 
 
 @pytest.fixture(autouse=True)
-def _no_wake_ups(settings: Any) -> None:
+def _no_wake_ups(settings):
     settings.JOBCHAINS = WITHOUT_WAKE_UPS
 
 
 @pytest.fixture
-def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
+def registry(monkeypatch):
     """The project's registry during the test, because ``on_failure`` is resolved there."""
     registry = Registry()
     monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
@@ -27,7 +26,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
 
 
 @pytest.fixture
-def processors(registry: Registry) -> Processors:
+def processors(registry):
     """Processors whose jobs are retried after 100 seconds, which is after the test."""
     part = Processors(backoff=Backoff(initial_seconds=100, jitter=0))
     registry.add(part)
@@ -35,12 +34,12 @@ def processors(registry: Registry) -> Processors:
 
 
 @pytest.fixture
-def store(transactional_db: None) -> Store:
+def store(transactional_db):
     return get_store()
 
 
 @pytest.fixture
-def work(registry: Registry) -> Callable[..., None]:
+def work(registry):
     """Return a function that runs jobs until none is due."""
 
     def run(**options: Any) -> None:

@@ -12,7 +12,6 @@ from django_jobchains import context
 from django_jobchains.declare.checks import check_registry
 from django_jobchains.models import Job
 from django_jobchains.processors import FailedJob, FailJob, JobType, Processors, Registry, RunningJob
-from django_jobchains.store import Store
 from django_jobchains.store.rows import FailedTry
 from django_jobchains.worker import Worker
 from tests.support.attempts import committed
@@ -26,7 +25,7 @@ def fail(job: RunningJob[Any]) -> None:
     raise FailJob("no")
 
 
-def test_handler_gets_a_failed_job_with_ids(processors: Processors, work: Run) -> None:
+def test_handler_gets_a_failed_job_with_ids(processors, work):
     seen: list[FailedJob] = []
 
     @processors.register("shop.alert")
@@ -42,7 +41,7 @@ def test_handler_gets_a_failed_job_with_ids(processors: Processors, work: Run) -
     assert isinstance(seen[0].input[1]["a"], float)
 
 
-def test_handler_without_an_input_type_gets_a_dict_of_strings(processors: Processors, work: Run) -> None:
+def test_handler_without_an_input_type_gets_a_dict_of_strings(processors, work):
     seen: list[Any] = []
     processors.register("shop.alert")(lambda job: seen.append(job.input))
     chain = processors.register("shop.broken", on_failure="shop.alert")(fail).enqueue()
@@ -60,7 +59,7 @@ def test_handler_without_an_input_type_gets_a_dict_of_strings(processors: Proces
     ]
 
 
-def test_input_at_the_limits_is_passed_in_full(processors: Processors, settings: Any, work: Run) -> None:
+def test_input_at_the_limits_is_passed_in_full(processors, settings, work):
     settings.JOBCHAINS = {**settings.JOBCHAINS, "MAX_PAYLOAD_BYTES": 200, "MAX_PAYLOAD_DEPTH": 5}
     seen: list[Any] = []
     processors.register("shop.alert")(lambda job: seen.append(job.input["input"]))
@@ -70,7 +69,7 @@ def test_input_at_the_limits_is_passed_in_full(processors: Processors, settings:
     assert seen == [largest]
 
 
-def test_input_that_cannot_be_decoded_is_replaced_by_the_reason(processors: Processors, work: Run) -> None:
+def test_input_that_cannot_be_decoded_is_replaced_by_the_reason(processors, work):
     """A failure must always be recorded."""
     seen: list[Any] = []
     processors.register("shop.alert")(lambda job: seen.append((job.input["input"], job.input["input_problem"])))
@@ -86,9 +85,7 @@ def test_input_that_cannot_be_decoded_is_replaced_by_the_reason(processors: Proc
     assert "nested deeper than 900 levels" in problem
 
 
-def test_chain_has_the_queue_and_priority_of_its_type_and_the_context_of_the_failed_job(
-    processors: Processors, registry: Registry, store: Store
-) -> None:
+def test_chain_has_the_queue_and_priority_of_its_type_and_the_context_of_the_failed_job(processors, registry, store):
     alerts = Processors(queue="alerts")
     registry.add(alerts)
     alerts.register("shop.alert", priority=7)(fail)
@@ -104,7 +101,7 @@ def test_chain_has_the_queue_and_priority_of_its_type_and_the_context_of_the_fai
     assert alert.run_at == alert.created_at
 
 
-def test_processors_may_contain_the_type_that_handles_their_failures(registry: Registry, work: Run) -> None:
+def test_processors_may_contain_the_type_that_handles_their_failures(registry, work):
     part = Processors(on_failure="shop.alert")
     registry.add(part)
     part.register("shop.alert")(fail)
@@ -118,9 +115,7 @@ def test_processors_may_contain_the_type_that_handles_their_failures(registry: R
 
 @pytest.mark.parametrize("count", [1, 20])
 @pytest.mark.parametrize(("on_failure", "statements"), [(None, 3), ("shop.alert", 5)])
-def test_number_of_statements_is_constant(
-    processors: Processors, store: Store, count: int, on_failure: str | None, statements: int
-) -> None:
+def test_number_of_statements_is_constant(processors, store, count, on_failure, statements):
     broken = processors.register("shop.broken", on_failure=on_failure)(fail)
     for _ in range(count):
         broken.enqueue()
@@ -163,9 +158,7 @@ def circle(part: Processors) -> str:
 
 
 @pytest.mark.parametrize("declare", [not_declared, not_an_entry, requiring_blockers, itself, circle])
-def test_type_that_cannot_handle_failures_fails_the_system_check_and_the_start_of_a_worker(
-    processors: Processors, declare: Callable[[Processors], str]
-) -> None:
+def test_type_that_cannot_handle_failures_fails_the_system_check_and_the_start_of_a_worker(processors, declare):
     problem = declare(processors)
     messages = check_registry()
     assert {message.id for message in messages} == {"jobchains.E009"}
@@ -174,7 +167,7 @@ def test_type_that_cannot_handle_failures_fails_the_system_check_and_the_start_o
         Worker()
 
 
-def test_type_that_handles_failures_may_have_its_own_on_failure(processors: Processors) -> None:
+def test_type_that_handles_failures_may_have_its_own_on_failure(processors):
     processors.register("shop.broken", on_failure="shop.undo")(fail)
     processors.register("shop.undo", on_failure="shop.alert")(fail)
     processors.register("shop.alert")(fail)
@@ -182,14 +175,14 @@ def test_type_that_handles_failures_may_have_its_own_on_failure(processors: Proc
     Worker()
 
 
-def test_chain_is_enqueued_for_a_type_without_a_processor(processors: Processors, store: Store) -> None:
+def test_chain_is_enqueued_for_a_type_without_a_processor(processors, store):
     processors.register("shop.broken", on_failure="shop.alert")(fail).enqueue()
     [job] = store.jobs.claim("worker", 1, {"shop.broken": 60})
     store.attempts.fail([FailedTry(job.id, job.lease_number, "no", "")])
     assert Job.objects.of_type("shop.alert").get().queue == "default"
 
 
-def test_worker_with_its_own_registry_refuses_on_failure(registry: Registry) -> None:
+def test_worker_with_its_own_registry_refuses_on_failure(registry):
     part, other = Processors(), Registry()
     other.add(part)
     part.register("shop.broken", on_failure=JobType("shop.alert"))(fail)

@@ -9,15 +9,13 @@ from django.db import DatabaseError, transaction
 
 from django_jobchains import chains
 from django_jobchains.models import Chain, Job
-from django_jobchains.processors import Batch, FailJob, JobType, Processors, Registry, RunningJob
-from django_jobchains.store import Store
+from django_jobchains.processors import Batch, FailJob, JobType, Processors, RunningJob
 from django_jobchains.store.rows import Effects, EndedAttempt, FailedTry
 from django_jobchains.testing import clock
 from django_jobchains.worker import Worker
 from tests.support.attempts import committed
 from tests.support.waiting import until
 from tests.support.worker_app import jobs as worker_jobs
-from tests.support.worker_processes import StartProcess
 
 pytestmark = committed
 
@@ -26,7 +24,7 @@ HELD = {"worker.broken": 60.0}
 
 
 @pytest.fixture
-def alert(processors: Processors, registry: Registry) -> JobType[Any, Any]:
+def alert(processors, registry):
     """A type without a processor, so that its jobs stay pending."""
     job_type = JobType[Any, Any]("worker.alert")
     registry.add(job_type)
@@ -69,17 +67,13 @@ def assert_alerts_for(*failed: Chain | Job, status: str = "failed") -> None:
         (KeyError("no"), {"max_attempts": 1, "mode": "atomic"}),
     ],
 )
-def test_handler_that_fails_is_followed_by_an_alert(
-    processors: Processors, alert: JobType[Any, Any], work: Run, error: Any, options: dict[str, Any]
-) -> None:
+def test_handler_that_fails_is_followed_by_an_alert(processors, alert, work, error, options):
     chain = broken(processors, alert, error, **options)
     work()
     assert_alerts_for(chain)
 
 
-def test_failure_in_complete_is_followed_by_an_alert(
-    processors: Processors, alert: JobType[Any, Any], work: Run
-) -> None:
+def test_failure_in_complete_is_followed_by_an_alert(processors, alert, work):
     @processors.register("worker.broken", on_failure=alert)
     def broken(job: RunningJob[Any]) -> None:
         with job.complete():
@@ -90,9 +84,7 @@ def test_failure_in_complete_is_followed_by_an_alert(
     assert_alerts_for(chain)
 
 
-def test_failure_of_an_async_handler_is_followed_by_an_alert(
-    processors: Processors, alert: JobType[Any, Any], work: Run
-) -> None:
+def test_failure_of_an_async_handler_is_followed_by_an_alert(processors, alert, work):
     @processors.register("worker.broken", on_failure=alert)
     async def broken(job: RunningJob[Any]) -> None:
         raise FailJob("no")
@@ -102,9 +94,7 @@ def test_failure_of_an_async_handler_is_followed_by_an_alert(
     assert_alerts_for(chain)
 
 
-def test_each_failed_job_of_a_batch_is_followed_by_an_alert(
-    processors: Processors, alert: JobType[Any, Any], work: Run
-) -> None:
+def test_each_failed_job_of_a_batch_is_followed_by_an_alert(processors, alert, work):
     @processors.register("worker.broken", on_failure=alert, batch_limit=5)
     def broken(jobs: Batch[Any]) -> None:
         for job in jobs:
@@ -116,7 +106,7 @@ def test_each_failed_job_of_a_batch_is_followed_by_an_alert(
     assert_alerts_for(enqueued[0], enqueued[2])
 
 
-def test_invalid_input_is_followed_by_an_alert(processors: Processors, alert: JobType[Any, Any], work: Run) -> None:
+def test_invalid_input_is_followed_by_an_alert(processors, alert, work):
     processors.register("worker.broken", on_failure=alert, input=int)(lambda job: None)
     chain = JobType[Any, Any]("worker.broken").enqueue({"order": 7})
     work()
@@ -124,7 +114,7 @@ def test_invalid_input_is_followed_by_an_alert(processors: Processors, alert: Jo
     assert Job.objects.of_type("worker.alert").get().input["input"] == {"order": 7}
 
 
-def test_invalid_output_is_followed_by_an_alert(processors: Processors, alert: JobType[Any, Any], work: Run) -> None:
+def test_invalid_output_is_followed_by_an_alert(processors, alert, work):
     @processors.register("worker.broken", on_failure=alert, output=int, max_attempts=1)
     def broken(job: RunningJob[Any]) -> Any:
         return "not a number"
@@ -134,9 +124,7 @@ def test_invalid_output_is_followed_by_an_alert(processors: Processors, alert: J
     assert_alerts_for(chain)
 
 
-def test_outcome_that_cannot_be_written_is_followed_by_an_alert(
-    processors: Processors, alert: JobType[Any, Any], work: Run, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_outcome_that_cannot_be_written_is_followed_by_an_alert(processors, alert, work, store, monkeypatch):
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise DatabaseError("the value is out of range")
 
@@ -147,9 +135,7 @@ def test_outcome_that_cannot_be_written_is_followed_by_an_alert(
     assert_alerts_for(chain)
 
 
-def test_stuck_attempt_that_fails_is_followed_by_an_alert(
-    processors: Processors, alert: JobType[Any, Any], settings: Any, registry: Registry
-) -> None:
+def test_stuck_attempt_that_fails_is_followed_by_an_alert(processors, alert, settings, registry):
     """The handler still runs when the attempt fails."""
     settings.JOBCHAINS = {**settings.JOBCHAINS, "STUCK_SECONDS": 0.1}
     released = threading.Event()
@@ -167,9 +153,7 @@ def test_stuck_attempt_that_fails_is_followed_by_an_alert(
     worker.stop(timeout=5)
 
 
-def test_deferred_failure_is_followed_by_an_alert(
-    processors: Processors, alert: JobType[Any, Any], store: Store
-) -> None:
+def test_deferred_failure_is_followed_by_an_alert(processors, alert, store):
     chain = broken(processors, alert)
     [job] = store.jobs.claim("worker", 1, HELD)
     failed = FailedTry(job.id, job.lease_number, "ValueError: no", "")
@@ -182,7 +166,7 @@ def test_deferred_failure_is_followed_by_an_alert(
 
 
 @pytest.mark.slow
-def test_last_allowed_crash_is_followed_by_an_alert(start_process: StartProcess) -> None:
+def test_last_allowed_crash_is_followed_by_an_alert(start_process):
     """The reaper of another process ends the job of a worker that was killed."""
     chain = worker_jobs.dies.enqueue("payload")
     killed = start_process(jobchains={"MAX_CRASHES": 1})
@@ -194,9 +178,7 @@ def test_last_allowed_crash_is_followed_by_an_alert(start_process: StartProcess)
     assert output == [str(chain.id), "chaos.dies", 1, chain.current_job.last_error, "payload"]
 
 
-def test_reaper_enqueues_the_alert(
-    processors: Processors, alert: JobType[Any, Any], store: Store, work: Run, settings: Any
-) -> None:
+def test_reaper_enqueues_the_alert(processors, alert, store, work, settings):
     settings.JOBCHAINS = {**settings.JOBCHAINS, "MAX_CRASHES": 1, "REAP_SECONDS": 0.1}
     chain = broken(processors, alert)
     store.jobs.claim("dead", 1, HELD)
@@ -219,9 +201,7 @@ def blocked(processors: Processors, alert: JobType[Any, Any]) -> tuple[Chain, Ch
     return blocker, dependent.enqueue(blockers=[blocker]), dependent
 
 
-def test_dependents_of_a_failed_blocker_are_followed_by_alerts(
-    processors: Processors, alert: JobType[Any, Any], store: Store
-) -> None:
+def test_dependents_of_a_failed_blocker_are_followed_by_alerts(processors, alert, store):
     _, dependent, job_type = blocked(processors, alert)
     last = job_type.enqueue(blockers=[dependent])
     [job] = store.jobs.claim("worker", 1, {"worker.blocker": 60})
@@ -229,25 +209,19 @@ def test_dependents_of_a_failed_blocker_are_followed_by_alerts(
     assert_alerts_for(dependent, last)
 
 
-def test_dependents_of_a_cancelled_blocker_are_followed_by_alerts(
-    processors: Processors, alert: JobType[Any, Any]
-) -> None:
+def test_dependents_of_a_cancelled_blocker_are_followed_by_alerts(processors, alert):
     blocker, dependent, _ = blocked(processors, alert)
     chains.cancel(blocker)
     assert_alerts_for(dependent)
 
 
-def test_job_created_after_its_blocker_failed_is_followed_by_an_alert(
-    processors: Processors, alert: JobType[Any, Any]
-) -> None:
+def test_job_created_after_its_blocker_failed_is_followed_by_an_alert(processors, alert):
     blocker, first, job_type = blocked(processors, alert)
     chains.cancel(blocker)
     assert_alerts_for(first, job_type.enqueue(blockers=[blocker]))
 
 
-def test_retried_job_that_fails_with_its_blocker_is_followed_by_another_alert(
-    processors: Processors, alert: JobType[Any, Any]
-) -> None:
+def test_retried_job_that_fails_with_its_blocker_is_followed_by_another_alert(processors, alert):
     blocker, dependent, _ = blocked(processors, alert)
     chains.cancel(blocker)
     Job.objects.of_type("worker.alert").delete()
@@ -255,9 +229,7 @@ def test_retried_job_that_fails_with_its_blocker_is_followed_by_another_alert(
     assert_alerts_for(dependent)
 
 
-def test_job_that_the_sweeper_fails_is_followed_by_an_alert(
-    processors: Processors, alert: JobType[Any, Any], store: Store
-) -> None:
+def test_job_that_the_sweeper_fails_is_followed_by_an_alert(processors, alert, store):
     blocker, dependent, _ = blocked(processors, alert)
     Job.objects.filter(pk=blocker.id).update(status="failed")
     store.blockers.sweep(10, None, Effects())
@@ -267,9 +239,7 @@ def test_job_that_the_sweeper_fails_is_followed_by_an_alert(
 # Repeated alerts, and no alerts
 
 
-def test_job_that_fails_again_after_a_retry_is_followed_by_another_alert(
-    processors: Processors, alert: JobType[Any, Any], work: Run
-) -> None:
+def test_job_that_fails_again_after_a_retry_is_followed_by_another_alert(processors, alert, work):
     chain = broken(processors, alert, FailJob("no"))
     work()
     chains.retry(chain)
@@ -278,13 +248,13 @@ def test_job_that_fails_again_after_a_retry_is_followed_by_another_alert(
     assert [job.input["attempt"] for job in Job.objects.of_type("worker.alert").order_by("id")] == [1, 2]
 
 
-def test_attempt_that_is_retried_has_no_alert(processors: Processors, alert: JobType[Any, Any], work: Run) -> None:
+def test_attempt_that_is_retried_has_no_alert(processors, alert, work):
     broken(processors, alert)
     work()
     assert not Job.objects.of_type("worker.alert").exists()
 
 
-def test_cancelled_job_has_no_alert(processors: Processors, alert: JobType[Any, Any], store: Store) -> None:
+def test_cancelled_job_has_no_alert(processors, alert, store):
     pending, running = broken(processors, alert), JobType[Any, Any]("worker.broken").enqueue(priority=1)
     [job] = store.jobs.claim("worker", 1, HELD)
     chains.cancel([pending, running])
@@ -293,9 +263,7 @@ def test_cancelled_job_has_no_alert(processors: Processors, alert: JobType[Any, 
     assert not Job.objects.of_type("worker.alert").exists()
 
 
-def test_failure_that_is_rolled_back_has_no_alert(
-    processors: Processors, alert: JobType[Any, Any], store: Store
-) -> None:
+def test_failure_that_is_rolled_back_has_no_alert(processors, alert, store):
     broken(processors, alert)
     [job] = store.jobs.claim("worker", 1, HELD)
     with transaction.atomic():
@@ -305,9 +273,7 @@ def test_failure_that_is_rolled_back_has_no_alert(
     assert not Job.objects.of_type("worker.alert").exists()
 
 
-def test_failure_with_an_outdated_lease_number_has_no_alert(
-    processors: Processors, alert: JobType[Any, Any], store: Store
-) -> None:
+def test_failure_with_an_outdated_lease_number_has_no_alert(processors, alert, store):
     broken(processors, alert)
     [job] = store.jobs.claim("worker", 1, HELD)
     store.attempts.fail([FailedTry(job.id, job.lease_number + 1, "no", "")])

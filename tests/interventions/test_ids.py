@@ -132,7 +132,7 @@ READS: dict[str, Callable[[Any], Any]] = {
     "acomplete": lambda id_: async_to_sync(chains.acomplete)(id_).id,
     "current_job": id_of_locked,
     "acurrent_job": async_to_sync(aid_of_locked),
-    "Job.objects.of_chain": lambda id_: Job.objects.of_chain(id_).first().chain_id,  # type: ignore[union-attr]
+    "Job.objects.of_chain": lambda id_: Job.objects.of_chain(id_).first().chain_id,
 }
 reads = pytest.mark.parametrize("read", READS.values(), ids=READS)
 

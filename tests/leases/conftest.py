@@ -25,4 +25,4 @@ def observed(store):
 
 @pytest.fixture
 def held(observed, clock):
-    return HeldJobs(observed)  # type: ignore[arg-type]
+    return HeldJobs(observed)

@@ -91,7 +91,7 @@ def test_concurrent_attempts_have_their_own_fields(work, recorded):
     work(processors, slots=3)
     assert len(recorded.records) == 6
     for record in recorded.records:
-        assert record.getMessage() == record.job_id  # type: ignore[attr-defined]
+        assert record.getMessage() == record.job_id
 
 
 def test_fields_are_removed_after_the_attempt(work, recorded):
@@ -130,7 +130,7 @@ def test_values_of_the_context_can_be_fields(work, recorded):
         talks.enqueue()
     work(processors)
     logger.info("from elsewhere")
-    assert [(r.tenant, r.request_id) for r in recorded.records] == [("acme", ""), ("", "")]  # type: ignore[attr-defined]
+    assert [(r.tenant, r.request_id) for r in recorded.records] == [("acme", ""), ("", "")]
 
 
 @pytest.mark.parametrize("value", ["acme\r\nERROR forged\u2028\x1b[31m", ["acme\nERROR forged"]])
@@ -177,7 +177,7 @@ def test_extra_takes_precedence(work, recorded):
     talks.enqueue()
     logger.info("elsewhere", extra={"job_type": "x"})
     work(processors)
-    assert [(r.job_id, r.attempt, r.job_type) for r in recorded.records] == [  # type: ignore[attr-defined]
+    assert [(r.job_id, r.attempt, r.job_type) for r in recorded.records] == [
         ("", "", "x"),
         ("mine", 7, "talks"),
     ]

@@ -235,4 +235,4 @@ def test_budget_must_be_a_number_of_queries(arguments):
 
 def test_unknown_action_is_refused():
     with pytest.raises(RegistryError, match=r"QueryBudget\(action='raise'\): 'log' or 'fail'"):
-        QueryBudget(1, action="raise")  # type: ignore[arg-type]
+        QueryBudget(1, action="raise")

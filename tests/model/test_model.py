@@ -31,11 +31,11 @@ def settings_of(examples: int) -> settings:
 
 
 @shrinking
-def test_store_and_the_model_do_the_same() -> None:
+def test_store_and_the_model_do_the_same():
     run_state_machine_as_test(Chains, settings=settings_of(10))
 
 
 @pytest.mark.slow
 @shrinking
-def test_store_and_the_model_do_the_same_in_many_examples() -> None:
+def test_store_and_the_model_do_the_same_in_many_examples():
     run_state_machine_as_test(Chains, settings=settings_of(60))

@@ -9,7 +9,7 @@ from django_jobchains import queues
 from django_jobchains.models import FailedAttempt, Job, WorkerPresence
 from django_jobchains.monitoring import RecordFacts, overview
 from django_jobchains.monitoring.problems import about_jobs, find_problems, summarized
-from django_jobchains.store import Store, get_store
+from django_jobchains.store import get_store
 from tests.commands.workers import worker
 from tests.support.jobs import MAIL, SHIP, create, database_now, failed_try, running
 from tests.support.pool_states import POOL
@@ -34,14 +34,14 @@ def texts(**options):
     return [problem.text for problem in find_problems(overview(**options))]
 
 
-def test_an_empty_system_and_a_working_one_have_no_problems(store: Store):
+def test_an_empty_system_and_a_working_one_have_no_problems(store):
     assert texts() == []
     beat(store)
     create(store, 3)
     assert texts() == []
 
 
-def test_due_jobs_without_a_worker(store: Store):
+def test_due_jobs_without_a_worker(store):
     create(store, 1, delay_seconds=3600)
     assert texts() == ["No worker is running."]
     create(store, 2)
@@ -50,7 +50,7 @@ def test_due_jobs_without_a_worker(store: Store):
     assert texts(count_to=2) == ["No worker is running. 2+ jobs are due, the oldest for 90 min."]
 
 
-def test_a_type_without_a_worker(store: Store):
+def test_a_type_without_a_worker(store):
     beat(store, type_names=(MAIL,))
     create(store, 1)
     create(store, 1, MAIL)
@@ -58,7 +58,7 @@ def test_a_type_without_a_worker(store: Store):
     assert texts() == ["No worker processes type shop.ship: 1 job has been due for 3 min."]
 
 
-def test_a_queue_without_a_worker(store: Store):
+def test_a_queue_without_a_worker(store):
     beat(store, queues=("mail", "other"))
     beat(store, "two:1:b", queues=("other",))
     create(store, 2, queue="reports")
@@ -67,7 +67,7 @@ def test_a_queue_without_a_worker(store: Store):
     assert texts() == ["No worker processes queue reports: 2 jobs are due, the oldest for 20 min."]
 
 
-def test_a_worker_without_heartbeats_processes_nothing(store: Store):
+def test_a_worker_without_heartbeats_processes_nothing(store):
     beat(store, stuck=2, pools=(replace(POOL, cannot_start=True),))
     WorkerPresence.objects.update(heartbeat_at=database_now() - timedelta(minutes=2, seconds=3))
     create(store, 1)
@@ -76,7 +76,7 @@ def test_a_worker_without_heartbeats_processes_nothing(store: Store):
     assert stale == "Worker main:1:a on web-1 sent its last heartbeat 2 min ago."
 
 
-def test_stuck_slots(store: Store):
+def test_stuck_slots(store):
     beat(store, stuck=1)
     beat(store, "two:1:b", stuck=3)
     assert texts() == [
@@ -85,7 +85,7 @@ def test_stuck_slots(store: Store):
     ]
 
 
-def test_pools_without_child_processes(store: Store):
+def test_pools_without_child_processes(store):
     beat(store, pools=(POOL, replace(POOL, key="a", is_weakened=True), replace(POOL, key="b", cannot_start=True)))
     assert texts() == [
         "Worker main:1:a cannot start child processes for process 'b': see its log.",
@@ -93,7 +93,7 @@ def test_pools_without_child_processes(store: Store):
     ]
 
 
-def test_a_paused_queue_with_due_jobs(store: Store):
+def test_a_paused_queue_with_due_jobs(store):
     beat(store)
     queues.pause("mail", "empty")
     create(store, 2, queue="mail")
@@ -101,7 +101,7 @@ def test_a_paused_queue_with_due_jobs(store: Store):
     assert texts() == ["Queue mail is paused: 2 jobs are due, the oldest for 4 h."]
 
 
-def test_a_queue_is_falling_behind_if_its_jobs_wait_although_workers_run(store: Store):
+def test_a_queue_is_falling_behind_if_its_jobs_wait_although_workers_run(store):
     beat(store)
     create(store, 2, queue="mail")
     due_since(4)
@@ -110,7 +110,7 @@ def test_a_queue_is_falling_behind_if_its_jobs_wait_although_workers_run(store: 
     assert texts() == ["Queue mail is falling behind: 2 jobs are due, the oldest for 6 min."]
 
 
-def test_a_type_that_is_failing(store: Store):
+def test_a_type_that_is_failing(store):
     beat(store)
     store.attempts.fail([failed_try(job) for job in running(store, 2)])
     FailedAttempt.objects.update(finished_at=database_now() - timedelta(minutes=5, seconds=1))
@@ -130,7 +130,7 @@ def test_a_type_that_is_failing(store: Store):
         ({"connections": 97}, "97 of the database's 100 connections are in use."),
     ],
 )
-def test_a_slow_database(store: Store, changes, text):
+def test_a_slow_database(store, changes, text):
     beat(store)
     found = overview()
     usual = {"oldest_transaction_seconds": 1.0, "connections": 10, "max_connections": 100}
@@ -138,7 +138,7 @@ def test_a_slow_database(store: Store, changes, text):
     assert [problem.text for problem in find_problems(replace(found, database=database))] == [text] * bool(text)
 
 
-def test_records(store: Store):
+def test_records(store):
     def records(name, **changes):
         return replace(RecordFacts(name, "shop.Model", "default", 0, 0, 0, 0, 0, 0.0, 5), **changes)
 
@@ -156,14 +156,14 @@ def test_records(store: Store):
     ]
 
 
-def test_the_worst_problem_comes_first(store: Store):
+def test_the_worst_problem_comes_first(store):
     beat(store, type_names=(MAIL,), stuck=1)
     queues.pause("mail")
     create(store, 1, queue="mail")
     assert [problem.kind.is_error for problem in find_problems(overview())] == [True, True, False]
 
 
-def test_problems_of_jobs_are_not_about_workers_and_the_database(store: Store):
+def test_problems_of_jobs_are_not_about_workers_and_the_database(store):
     beat(store, stuck=1, type_names=(MAIL,))
     create(store, 1)
     found = overview()
@@ -172,7 +172,7 @@ def test_problems_of_jobs_are_not_about_workers_and_the_database(store: Store):
     assert (no_worker.kind.section, no_worker.text[:21]) == ("types", "No worker is running.")
 
 
-def test_only_problems_of_the_given_queues_are_found(store: Store):
+def test_only_problems_of_the_given_queues_are_found(store):
     beat(store)
     queues.pause("mail", "other")
     for name in ("mail", "other"):
@@ -186,7 +186,7 @@ def test_only_problems_of_the_given_queues_are_found(store: Store):
     ("count", "rest"),
     [(3, []), (4, ["1 more paused queue has due jobs."]), (6, ["3 more paused queues have due jobs."])],
 )
-def test_many_similar_problems_are_summarized(store: Store, count, rest):
+def test_many_similar_problems_are_summarized(store, count, rest):
     beat(store)
     for number in range(count):
         queues.pause(f"queue {number}")

@@ -23,12 +23,12 @@ from tests.support.jobs import running
 
 
 @pytest.fixture
-def log_buffer() -> JobLogBuffer:
+def log_buffer():
     return JobLogBuffer()
 
 
 @pytest.fixture
-def log(db: None, log_buffer: JobLogBuffer) -> AttemptLog:
+def log(db, log_buffer):
     """The log of a running job."""
     return AttemptLog(running(get_store())[0], log_buffer)
 
@@ -53,15 +53,13 @@ def write_all(store: Store, log_buffer: JobLogBuffer) -> list[int]:
     return list(LogLine.objects.order_by("position").values_list("position", flat=True))
 
 
-def test_first_and_the_last_of_many_lines_are_kept(log_buffer: JobLogBuffer, log: AttemptLog) -> None:
+def test_first_and_the_last_of_many_lines_are_kept(log_buffer, log):
     add_lines(log, *range(5 * MAX_LINES))
     assert write_all(get_store(), log_buffer) == [*range(HALF), *range(5 * MAX_LINES - HALF, 5 * MAX_LINES)]
 
 
 @pytest.mark.parametrize("step", [1, 7, 400, 1_300])
-def test_kept_lines_do_not_depend_on_how_often_lines_are_written(
-    log_buffer: JobLogBuffer, log: AttemptLog, step: int
-) -> None:
+def test_kept_lines_do_not_depend_on_how_often_lines_are_written(log_buffer, log, step):
     total = MAX_LINES + 3 * step
     with patch.object(job_log, "HALF", 50):
         log._deleted = 50
@@ -72,12 +70,12 @@ def test_kept_lines_do_not_depend_on_how_often_lines_are_written(
     assert kept == [*range(50), *range(total - 50, total)]
 
 
-def test_all_lines_are_kept_up_to_the_limit(log_buffer: JobLogBuffer, log: AttemptLog) -> None:
+def test_all_lines_are_kept_up_to_the_limit(log_buffer, log):
     add_lines(log, *range(MAX_LINES))
     assert write_all(get_store(), log_buffer) == [*range(MAX_LINES)]
 
 
-def test_buffered_characters_of_one_attempt_are_limited(log_buffer: JobLogBuffer, log: AttemptLog) -> None:
+def test_buffered_characters_of_one_attempt_are_limited(log_buffer, log):
     for _ in range(2_000):
         add_lines(log, "x" * 8_000)
     assert log.characters <= job_log.MAX_CHARACTERS_PER_ATTEMPT
@@ -88,9 +86,7 @@ def test_buffered_characters_of_one_attempt_are_limited(log_buffer: JobLogBuffer
     assert (log.characters, log_buffer.take()) == (0, [])
 
 
-def test_buffered_characters_of_all_attempts_are_limited_and_the_oldest_are_dropped(
-    log_buffer: JobLogBuffer, log: AttemptLog
-) -> None:
+def test_buffered_characters_of_all_attempts_are_limited_and_the_oldest_are_dropped(log_buffer, log):
     job: ClaimedJob = running(get_store())[0]
     with patch.object(job_log, "MAX_CHARACTERS", 10_000):
         add_lines(log, "first")
@@ -101,7 +97,7 @@ def test_buffered_characters_of_all_attempts_are_limited_and_the_oldest_are_drop
     assert [entries.job_id.int for entries in taken] == [*range(13, 21)]
 
 
-def test_lines_of_one_write_are_limited(log_buffer: JobLogBuffer, log: AttemptLog) -> None:
+def test_lines_of_one_write_are_limited(log_buffer, log):
     job: ClaimedJob = running(get_store())[0]
     for number in range(50):
         add_lines(AttemptLog(with_id(job, number + 1), log_buffer), *["x" * 100] * 100)
@@ -112,7 +108,7 @@ def test_lines_of_one_write_are_limited(log_buffer: JobLogBuffer, log: AttemptLo
     assert max(sizes) <= 2 * job_log.MAX_LINES_AT_ONCE
 
 
-def test_threads_of_one_job_share_one_sequence_of_positions(db: None) -> None:
+def test_threads_of_one_job_share_one_sequence_of_positions(db):
     claimed = running(get_store())[0]
     log_buffer = JobLogBuffer()
     begin = threading.Barrier(4)
@@ -133,7 +129,7 @@ def test_threads_of_one_job_share_one_sequence_of_positions(db: None) -> None:
 
 
 @pytest.mark.django_db
-def test_job_that_logs_nothing_sends_no_statement(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_that_logs_nothing_sends_no_statement(monkeypatch):
     registry = Registry()
     processors = Processors()
     registry.add(processors)

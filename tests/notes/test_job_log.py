@@ -13,7 +13,6 @@ from django.utils.safestring import mark_safe
 from django_jobchains.handlers.log_entries import MAX_CHARACTERS, MAX_TEXT_BYTES
 from django_jobchains.models import PROGRESS_TEXT_LENGTH
 from django_jobchains.processors import Batch, Processors, Registry, RescheduleJob, RunningJob
-from django_jobchains.pytest_plugin import Jobchains
 from tests.notes.log_rows import lines, progress, texts
 from tests.shop.models import Effect
 
@@ -33,7 +32,7 @@ class Changing(dict[str, int]):
 
 
 @pytest.fixture
-def processors(monkeypatch: pytest.MonkeyPatch) -> Processors:
+def processors(monkeypatch):
     registry = Registry()
     part = Processors()
     registry.add(part)
@@ -42,7 +41,7 @@ def processors(monkeypatch: pytest.MonkeyPatch) -> Processors:
 
 
 @pytest.fixture
-def run_job(processors: Processors, jobchains: Jobchains) -> RunJob:
+def run_job(processors, jobchains):
     """Run a job that calls a function, and return its chain."""
 
     def run(function: Callable[[RunningJob[Any]], object]) -> Any:
@@ -57,7 +56,7 @@ def run_job(processors: Processors, jobchains: Jobchains) -> RunJob:
     return run
 
 
-def test_line_has_a_text_a_level_and_fields(run_job: RunJob) -> None:
+def test_line_has_a_text_a_level_and_fields(run_job):
     chain = run_job(
         lambda job: job.log("Page read", level="warning", page=4, of=[1, 2.5, None, True], deep={"ü": {"a": 1}})
     )
@@ -70,29 +69,29 @@ def test_line_has_a_text_a_level_and_fields(run_job: RunJob) -> None:
     ("level", "number"),
     [("debug", 10), ("INFO", 20), (logging.ERROR, 40)],
 )
-def test_levels_are_the_levels_of_the_logging_module(run_job: RunJob, level: str | int, number: int) -> None:
+def test_levels_are_the_levels_of_the_logging_module(run_job, level, number):
     (line,) = lines(run_job(lambda job: job.log("a", level)))
     assert (line.level, line.fields) == (number, None)
 
 
-def test_default_level_is_info_and_a_field_may_be_named_text(run_job: RunJob) -> None:
+def test_default_level_is_info_and_a_field_may_be_named_text(run_job):
     (line,) = lines(run_job(lambda job: job.log("a", text="b")))
     assert (line.level, line.text, line.fields) == (20, "a", {"text": "b"})
 
 
 @pytest.mark.parametrize("level", ["loud", 15, None, True])
-def test_unknown_level_raises_an_error_that_lists_the_known_ones(run_job: RunJob, level: Any) -> None:
+def test_unknown_level_raises_an_error_that_lists_the_known_ones(run_job, level):
     with pytest.raises(AssertionError, match=r"debug, info, warning, error, critical"):
         run_job(lambda job: job.log("a", level))
 
 
 @pytest.mark.parametrize("text", [None, 5, b"a"])
-def test_only_strings_can_be_logged(run_job: RunJob, text: Any) -> None:
+def test_only_strings_can_be_logged(run_job, text):
     with pytest.raises(AssertionError, match=r"TypeError: job.log\(\) takes a text"):
         run_job(lambda job: job.log(text))
 
 
-def test_unstorable_characters_are_replaced_and_long_texts_are_cut(run_job: RunJob) -> None:
+def test_unstorable_characters_are_replaced_and_long_texts_are_cut(run_job):
     chain = run_job(lambda job: [job.log(text) for text in ("a\0b", "x\ud800y", "ü" * 100_000, mark_safe("<b>"))])
     nul, surrogate, long, safe = texts(chain)
     assert (nul, surrogate, safe) == ("a\ufffdb", "x\ufffdy", "<b>")
@@ -121,12 +120,12 @@ def test_unstorable_characters_are_replaced_and_long_texts_are_cut(run_job: RunJ
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_values_that_json_cannot_represent_are_stored_as_text(run_job: RunJob, value: Any, stored: Any) -> None:
+def test_values_that_json_cannot_represent_are_stored_as_text(run_job, value, stored):
     (line,) = lines(run_job(lambda job: job.log("a", value=value)))
     assert line.fields == {"value": stored}
 
 
-def test_line_is_stored_even_if_its_fields_cannot_be_read(run_job: RunJob) -> None:
+def test_line_is_stored_even_if_its_fields_cannot_be_read(run_job):
     (line,) = lines(run_job(lambda job: job.log("a", value=Changing(a=1))))
     assert line.fields == {"…": "<the fields could not be read: RuntimeError>"}
 
@@ -136,21 +135,21 @@ def test_line_is_stored_even_if_its_fields_cannot_be_read(run_job: RunJob) -> No
     ["ü" * 100_000, list(range(100_000)), {str(n): n for n in range(100_000)}, [["a" * 50] * 50] * 50],
     ids=["text", "list", "dict", "nested"],
 )
-def test_large_fields_are_cut(run_job: RunJob, value: Any) -> None:
+def test_large_fields_are_cut(run_job, value):
     (line,) = lines(run_job(lambda job: job.log("a", first=1, value=value, last=1)))
     assert line.fields["first"] == 1
     assert "…" in str(line.fields)
     assert len(str(line.fields)) < 3 * MAX_CHARACTERS
 
 
-def test_list_that_contains_itself_is_cut(run_job: RunJob) -> None:
+def test_list_that_contains_itself_is_cut(run_job):
     endless: list[Any] = []
     endless.append(endless)
     (line,) = lines(run_job(lambda job: job.log("a", value=endless)))
     assert "[[...]]" in str(line.fields)
 
 
-def test_fields_are_copied_when_the_line_is_logged(run_job: RunJob) -> None:
+def test_fields_are_copied_when_the_line_is_logged(run_job):
     seen: list[int] = []
 
     def log_growing_list(job: RunningJob[Any]) -> None:
@@ -165,29 +164,29 @@ def test_fields_are_copied_when_the_line_is_logged(run_job: RunJob) -> None:
     ]
 
 
-def test_last_progress_is_stored(run_job: RunJob) -> None:
+def test_last_progress_is_stored(run_job):
     chain = run_job(lambda job: [job.set_progress(0), job.set_progress(0.4, "page 4 of 10")])
     assert progress(chain) == (0.4, "page 4 of 10")
 
 
-def test_rounding_errors_of_a_fraction_are_accepted_and_long_texts_are_cut(run_job: RunJob) -> None:
+def test_rounding_errors_of_a_fraction_are_accepted_and_long_texts_are_cut(run_job):
     chain = run_job(lambda job: job.set_progress(1 + 1e-12, "x" * 500 + "\0"))
     assert progress(chain) == (1.0, "x" * (PROGRESS_TEXT_LENGTH - 1) + "…")
 
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.1, 40, float("nan"), float("inf")])
-def test_fraction_is_between_0_and_1(run_job: RunJob, fraction: float) -> None:
+def test_fraction_is_between_0_and_1(run_job, fraction):
     with pytest.raises(AssertionError, match=r"ValueError: job\.set_progress.*Divide what is done by all there is"):
         run_job(lambda job: job.set_progress(fraction))
 
 
 @pytest.mark.parametrize(("fraction", "text"), [("0.4", ""), (None, ""), (0.4, 5)])
-def test_progress_takes_a_number_and_a_string(run_job: RunJob, fraction: Any, text: Any) -> None:
+def test_progress_takes_a_number_and_a_string(run_job, fraction, text):
     with pytest.raises(AssertionError, match=r"TypeError: job.set_progress\(\) takes a"):
         run_job(lambda job: job.set_progress(fraction, text))
 
 
-def test_async_handlers_log_in_the_same_way(processors: Processors, jobchains: Jobchains) -> None:
+def test_async_handlers_log_in_the_same_way(processors, jobchains):
     @processors.register("notes.async")
     async def handler(job: RunningJob[Any]) -> None:
         job.log("before")
@@ -200,7 +199,7 @@ def test_async_handlers_log_in_the_same_way(processors: Processors, jobchains: J
     assert (texts(chain), progress(chain)) == (["before", "prepare", "complete"], (1, ""))
 
 
-def test_each_job_of_a_batch_has_its_own_log(processors: Processors, jobchains: Jobchains) -> None:
+def test_each_job_of_a_batch_has_its_own_log(processors, jobchains):
     @processors.register("notes.batch", batch_limit=10)
     def handler(jobs: Batch[int]) -> None:
         with jobs.complete():
@@ -214,9 +213,7 @@ def test_each_job_of_a_batch_has_its_own_log(processors: Processors, jobchains: 
     assert [progress(chain)[0] for chain in enqueued] == [0, 0.1, 0.2]
 
 
-def test_log_and_progress_survive_the_rollback_of_a_failed_attempt(
-    processors: Processors, jobchains: Jobchains
-) -> None:
+def test_log_and_progress_survive_the_rollback_of_a_failed_attempt(processors, jobchains):
     @processors.register("notes.failing", max_attempts=1)
     def fail(job: RunningJob[Any]) -> None:
         job.log("before")
@@ -233,7 +230,7 @@ def test_log_and_progress_survive_the_rollback_of_a_failed_attempt(
     assert texts(chain) == ["before", "prepare", "complete"]
 
 
-def test_lines_of_earlier_attempts_are_kept(processors: Processors, jobchains: Jobchains) -> None:
+def test_lines_of_earlier_attempts_are_kept(processors, jobchains):
     @processors.register("notes.again")
     def again(job: RunningJob[Any]) -> None:
         job.log(f"try {job.attempt}")

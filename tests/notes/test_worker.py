@@ -1,7 +1,7 @@
 """A worker writes the logs of its jobs while they run, when they end, and when the database is available again."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,13 +14,12 @@ from django_jobchains.store.rows import AttemptKey, LogEntries
 from django_jobchains.worker import log_writer
 from tests.notes.log_rows import progress, texts
 from tests.support.waiting import until, until_completed
-from tests.support.workers import Events, StartWorker
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def released() -> Iterator[threading.Event]:
+def released():
     """The event that handlers wait for. It is set at the end of the test, so that none of them remains."""
     released = threading.Event()
     yield released
@@ -49,9 +48,7 @@ def handlers_of_each_kind(processors: Processors, released: threading.Event) -> 
 
 
 @pytest.mark.parametrize("kind", ["plain", "atomic", "async"])
-def test_log_and_progress_are_written_while_the_job_runs(
-    start_worker: StartWorker, processors: Processors, released: threading.Event, kind: str
-) -> None:
+def test_log_and_progress_are_written_while_the_job_runs(start_worker, processors, released, kind):
     handlers = handlers_of_each_kind(processors, released)
     if kind == "atomic" and connection.vendor == "sqlite":
         pytest.skip("SQLite has one writer at a time: the log is written when the handler's transaction has ended")
@@ -63,9 +60,7 @@ def test_log_and_progress_are_written_while_the_job_runs(
     until_completed(chain)
 
 
-def test_lines_of_a_failing_attempt_are_written_at_once(
-    start_worker: StartWorker, processors: Processors, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_of_a_failing_attempt_are_written_at_once(start_worker, processors, monkeypatch):
     monkeypatch.setattr(log_writer, "GATHER_SECONDS", 3600)
 
     @processors.register("notes.failing", max_attempts=1)
@@ -78,9 +73,7 @@ def test_lines_of_a_failing_attempt_are_written_at_once(
     until(lambda: texts(chain) == ["last words"])
 
 
-def test_last_lines_are_written_before_the_worker_ends(
-    make_worker: StartWorker, processors: Processors, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_last_lines_are_written_before_the_worker_ends(make_worker, processors, monkeypatch):
     monkeypatch.setattr(log_writer, "REST_SECONDS", 3600)
 
     @processors.register("notes.brief")
@@ -92,9 +85,7 @@ def test_last_lines_are_written_before_the_worker_ends(
     assert [texts(chain) for chain in chains] == [["brief"]] * 20
 
 
-def test_nothing_is_written_for_a_job_that_logs_nothing(
-    make_worker: StartWorker, processors: Processors, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_written_for_a_job_that_logs_nothing(make_worker, processors, monkeypatch):
     calls: list[Any] = []
     monkeypatch.setattr(Logs, "write", lambda logs, entries: calls.append(entries) or set())
 
@@ -123,7 +114,7 @@ def fail_writes(monkeypatch: pytest.MonkeyPatch, error_of: Callable[[list[LogEnt
 
 
 @pytest.fixture
-def echo(processors: Processors) -> Any:
+def echo(processors):
     """A type whose handler logs its input."""
 
     @processors.register("notes.echo")
@@ -133,9 +124,7 @@ def echo(processors: Processors) -> Any:
     return echo
 
 
-def test_lines_are_written_when_the_database_is_available_again(
-    start_worker: StartWorker, echo: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_are_written_when_the_database_is_available_again(start_worker, echo, monkeypatch):
     unavailable = threading.Event()
     unavailable.set()
     tried = threading.Semaphore(0)
@@ -157,9 +146,7 @@ def test_lines_are_written_when_the_database_is_available_again(
     until(lambda: (texts(first), texts(second)) == (["first"], ["second"]))
 
 
-def test_log_that_cannot_be_stored_does_not_affect_other_jobs(
-    start_worker: StartWorker, echo: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_log_that_cannot_be_stored_does_not_affect_other_jobs(start_worker, echo, monkeypatch, caplog):
     bad = echo.enqueue("bad")
     good = [echo.enqueue(f"good {number}") for number in range(3)]
     fail_writes(monkeypatch, lambda entries: DataError("no") if any(e.job_id == bad.id for e in entries) else None)
@@ -173,9 +160,7 @@ def test_log_that_cannot_be_stored_does_not_affect_other_jobs(
     assert "which continue to run: DataError: no" in caplog.text
 
 
-def test_log_of_a_locked_job_is_written_later(
-    start_worker: StartWorker, echo: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_log_of_a_locked_job_is_written_later(start_worker, echo, monkeypatch):
     write: Write = Logs.write
     refused: list[LogEntries] = []
 
@@ -192,9 +177,7 @@ def test_log_of_a_locked_job_is_written_later(
     until(lambda: texts(chain) == ["patient"])
 
 
-def test_attempt_that_lost_its_lease_writes_no_more_log(
-    start_worker: StartWorker, processors: Processors, released: threading.Event
-) -> None:
+def test_attempt_that_lost_its_lease_writes_no_more_log(start_worker, processors, released):
     @processors.register("notes.slow")
     def slow(job: RunningJob[Any]) -> None:
         job.log("mine")
@@ -212,13 +195,11 @@ def test_attempt_that_lost_its_lease_writes_no_more_log(
     assert (texts(chain), JobProgress.objects.count()) == (["mine"], 0)
 
 
-def test_dropped_lines_are_counted(
-    start_worker: StartWorker, echo: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_dropped_lines_are_counted(start_worker, echo, monkeypatch, caplog):
     monkeypatch.setattr("django_jobchains.handlers.job_log.MAX_CHARACTERS", 250)
     monkeypatch.setattr(log_writer, "GATHER_SECONDS", 3600)
     worker = start_worker(slots=1)
-    worker.components.context.log_buffer.ended = lambda key: None  # type: ignore[method-assign]
+    worker.components.context.log_buffer.ended = lambda key: None
     chains = [echo.enqueue("x") for _ in range(4)]
     for chain in chains:
         until_completed(chain)
@@ -227,9 +208,7 @@ def test_dropped_lines_are_counted(
     assert "dropped 3 log lines of jobs" in caplog.text
 
 
-def test_idle_log_writer_closes_its_connection_and_ends_with_the_worker(
-    start_worker: StartWorker, echo: Any, events: Events, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_idle_log_writer_closes_its_connection_and_ends_with_the_worker(start_worker, echo, events, monkeypatch):
     closed = threading.Event()
     close_thread_connections = log_writer.close_thread_connections
     monkeypatch.setattr(log_writer, "IDLE_SECONDS", 0.05)

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -8,7 +8,7 @@ Migrate = Callable[..., None]
 
 
 @pytest.fixture
-def migrate(transactional_db: None) -> Iterator[Migrate]:
+def migrate(transactional_db):
     """Run ``migrate`` for this app, which is fully migrated again after the test."""
     run = partial(call_command, "migrate", "django_jobchains", verbosity=0)
     yield run

@@ -19,7 +19,7 @@ def sql_of(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", NAMES[1:])
-def test_migrations_have_a_lock_timeout(name: str) -> None:
+def test_migrations_have_a_lock_timeout(name):
     """This includes migrations whose operations cannot be shown as SQL."""
     migration = MigrationLoader(None).graph.nodes["django_jobchains", name]
     assert isinstance(migration, OnlineMigration)
@@ -28,7 +28,7 @@ def test_migrations_have_a_lock_timeout(name: str) -> None:
 @pytest.mark.postgresql
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("name", NAMES[1:])
-def test_sql_of_migrations_does_not_block_tables_in_use(name: str) -> None:
+def test_sql_of_migrations_does_not_block_tables_in_use(name):
     """The first migration is exempt, because it only creates tables."""
     assert list(problems(sql_of(name))) == []
 
@@ -53,7 +53,7 @@ def test_sql_of_migrations_does_not_block_tables_in_use(name: str) -> None:
         'LOCK TABLE "job"',
     ],
 )
-def test_lint_reports_blocking_sql(statement: str) -> None:
+def test_lint_reports_blocking_sql(statement):
     sql = f"BEGIN;\nSET LOCAL lock_timeout = '2s';\n--\n-- A comment\n--\n{statement};\nCOMMIT;"
     (problem,) = problems(sql)
     assert statement in problem
@@ -70,7 +70,7 @@ def test_lint_reports_blocking_sql(statement: str) -> None:
         'ALTER VIEW "chain" SET (security_invoker = true)',
     ],
 )
-def test_lint_requires_a_lock_timeout_for_short_locks(statement: str) -> None:
+def test_lint_requires_a_lock_timeout_for_short_locks(statement):
     assert list(problems(f"BEGIN;\nSET LOCAL lock_timeout = '2s';\n{statement};\nCOMMIT;")) == []
     (problem,) = problems(f"BEGIN;\n{statement};\nCOMMIT;")
     assert "without a lock_timeout" in problem

@@ -70,7 +70,7 @@ def locked(mode: str = "ROW EXCLUSIVE") -> Iterator[None]:
 
 
 @pytest.fixture
-def short_limit(monkeypatch: Any) -> None:
+def short_limit(monkeypatch):
     monkeypatch.setattr("django_jobchains.db.online_migrations.LOCK_TIMEOUT_SECONDS", 0.1)
 
 

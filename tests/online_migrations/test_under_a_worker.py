@@ -15,10 +15,9 @@ from django_jobchains import chains, queues
 from django_jobchains.handlers.running_job import RunningJob
 from django_jobchains.models import Chain, FailedAttempt, Job, JobProgress, LogLine
 from django_jobchains.monitoring import overview
-from django_jobchains.processors import Processors
 from tests.shop.models import Effect
 from tests.support.waiting import until
-from tests.support.workers import StartWorker, events, make_worker, processors, registry, start_worker
+from tests.support.workers import events, make_worker, processors, registry, start_worker
 
 __all__ = ("events", "make_worker", "processors", "registry", "start_worker")
 
@@ -27,7 +26,7 @@ CHAIN_COUNT = 30
 
 
 @pytest.fixture
-def enqueue(processors: Processors) -> Callable[[], UUID]:
+def enqueue(processors):
     """Enqueue a chain of two jobs, each of which writes a row in the transaction that completes it."""
 
     @processors.register("work.second", entry=False)
@@ -116,9 +115,7 @@ def extra_columns() -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_worker_continues_while_columns_are_added(
-    start_worker: StartWorker, enqueue: Callable[[], UUID], processors: Processors, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_worker_continues_while_columns_are_added(start_worker, enqueue, processors, caplog):
     """Every statement names its columns, so a new one changes nothing."""
 
     @processors.register("work.talks", max_attempts=2)

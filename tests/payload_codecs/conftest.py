@@ -11,7 +11,7 @@ from django.test import override_settings
 
 from django_jobchains.models import DeferredWrite
 from django_jobchains.processors import Backoff, Processors, Registry
-from django_jobchains.store import Store, get_store
+from django_jobchains.store import get_store
 from tests.support.attempts import WITHOUT_WAKE_UPS
 
 OLD_KEY = "b2xkIGtleSBvbGQga2V5IG9sZCBrZXkgb2xkIGtleSA="
@@ -34,18 +34,18 @@ def codec(*keys: str) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _encrypted() -> Iterator[None]:
+def _encrypted():
     with codec(OLD_KEY):
         yield
 
 
 @pytest.fixture
-def store() -> Store:
+def store():
     return get_store()
 
 
 @pytest.fixture
-def processors(monkeypatch: pytest.MonkeyPatch) -> Processors:
+def processors(monkeypatch):
     """The only slice of the project, whose failed jobs are due again at once."""
     registry, processors = Registry(), Processors(backoff=Backoff(0, 1, 0, 0))
     registry.add(processors)

@@ -8,7 +8,7 @@ from django.test import override_settings
 from django_jobchains import chains
 from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.payload_codecs import NOT_STORED, Unreadable, encode_text
-from django_jobchains.processors import Processors, RunningJob
+from django_jobchains.processors import RunningJob
 from django_jobchains.telemetry import Event, add_sink, remove_sink
 from django_jobchains.telemetry.events import CodecFailed
 from django_jobchains.testing import run_due_jobs
@@ -35,7 +35,7 @@ class Failing:
 
 
 @pytest.fixture(autouse=True)
-def _failing(_encrypted: None, monkeypatch: pytest.MonkeyPatch) -> Any:
+def _failing(_encrypted, monkeypatch):
     monkeypatch.setattr(Failing, "fails", "")
     setting = {"BACKEND": f"{__name__}.Failing"}
     with override_settings(JOBCHAINS={**WITHOUT_WAKE_UPS, "PAYLOAD_CODEC": setting}):
@@ -43,7 +43,7 @@ def _failing(_encrypted: None, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def _echo(processors: Processors) -> None:
+def _echo(processors):
     @processors.register("shop.failed")
     def failed(job: RunningJob[Any]) -> Any:
         return [job.input["input"], job.input["error"], "fine"]
@@ -53,14 +53,14 @@ def _echo(processors: Processors) -> None:
         return job.input
 
 
-def test_an_input_that_cannot_be_encoded_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_input_that_cannot_be_encoded_is_not_stored(monkeypatch):
     monkeypatch.setattr(Failing, "fails", "encode")
     with pytest.raises(RuntimeError, match="no key"):
         chains.enqueue("shop.echo", "secret")
     assert not Job.objects.exists()
 
 
-def test_failures_of_the_codec_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_of_the_codec_are_reported(monkeypatch):
     seen: list[Event] = []
     add_sink(seen.append, CodecFailed)
     try:
@@ -77,9 +77,7 @@ def test_failures_of_the_codec_are_reported(monkeypatch: pytest.MonkeyPatch) -> 
     assert set(seen[1:]) == {CodecFailed("", "decode", "RuntimeError")}
 
 
-def test_an_output_that_cannot_be_encoded_fails_only_its_attempt(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_output_that_cannot_be_encoded_fails_only_its_attempt(monkeypatch, caplog):
     broken, other = chains.enqueue("shop.echo", "secret"), chains.enqueue("shop.echo", "fine")
     monkeypatch.setattr(Failing, "fails", "encode")
     run_due_jobs()
@@ -92,7 +90,7 @@ def test_an_output_that_cannot_be_encoded_fails_only_its_attempt(
 
 
 @pytest.mark.parametrize(("error", "failures"), [(OSError("no network"), 2), (RuntimeError("no key"), 1)])
-def test_only_network_errors_are_retried(monkeypatch: pytest.MonkeyPatch, error: Exception, failures: int) -> None:
+def test_only_network_errors_are_retried(monkeypatch, error, failures):
     chain = chains.enqueue("shop.echo", "secret")
     monkeypatch.setattr(Failing, "error", error)
     monkeypatch.setattr(Failing, "fails", "decode")

@@ -2,7 +2,6 @@
 
 import base64
 import sys
-from typing import Any
 
 import pytest
 from cryptography.fernet import InvalidToken
@@ -29,13 +28,13 @@ class TestFernetCodec(PayloadCodecContract):
 
 
 @pytest.mark.parametrize("keys", [get_keys, f"{__name__}.get_keys", get_keys()])
-def test_the_first_key_encrypts_and_all_keys_decrypt(keys: Any) -> None:
+def test_the_first_key_encrypts_and_all_keys_decrypt(keys):
     codec, old, new = FernetCodec(keys=keys), FernetCodec(keys=[OLD_KEY]), FernetCodec(keys=[NEW_KEY])
     assert codec.decode(old.encode("text")) == "text"
     assert new.decode(codec.encode("text")) == "text"
 
 
-def test_a_text_that_was_changed_is_refused() -> None:
+def test_a_text_that_was_changed_is_refused():
     codec = FernetCodec(keys=[OLD_KEY])
     encoded = bytearray(base64.urlsafe_b64decode(codec.encode("text")))
     encoded[-1] ^= 1
@@ -56,7 +55,7 @@ def test_a_text_that_was_changed_is_refused() -> None:
         ({**fernet()["PAYLOAD_CODEC"], "OPTIONS": {"keys": f"{__name__}.no_keys"}}, "KeyError: 'JOBCHAINS_KEY'"),
     ],
 )
-def test_an_unusable_codec_is_a_system_check_error_without_its_keys(setting: Any, problem: str) -> None:
+def test_an_unusable_codec_is_a_system_check_error_without_its_keys(setting, problem):
     with override_settings(JOBCHAINS={"PAYLOAD_CODEC": setting}):
         (message,) = (message for message in run_checks() if str(message.id).startswith("jobchains."))
     assert message.id in ("jobchains.E001", "jobchains.E011")
@@ -65,7 +64,7 @@ def test_an_unusable_codec_is_a_system_check_error_without_its_keys(setting: Any
     assert "django-insecure-key" not in message.msg
 
 
-def test_without_cryptography_the_check_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_cryptography_the_check_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "cryptography.fernet", None)
     with override_settings(JOBCHAINS=fernet(OLD_KEY)):
         (message,) = (message for message in run_checks() if str(message.id).startswith("jobchains."))

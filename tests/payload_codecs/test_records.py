@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 from django.core.exceptions import FieldError
 from django.db import connection
-from django.test import Client, override_settings
+from django.test import override_settings
 from django.urls import reverse
 
 from django_jobchains import records
 from django_jobchains.models import DeferredWrite
 from django_jobchains.payload_codecs import ENCODED, Unreadable, decode_text
-from django_jobchains.processors import Processors
 from django_jobchains.records import PayloadField, PayloadTextField, RecordRun
 from django_jobchains.records.checks import check_records
 from django_jobchains.store import get_store
@@ -34,7 +33,7 @@ def handle(record: Any, run: RecordRun) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _workers(processors: Processors) -> None:
+def _workers(processors):
     processors.records(Upload)(handle)
     processors.records(Letter, columns=LETTER_COLUMNS)(handle)
 
@@ -52,7 +51,7 @@ def stored(model: Any) -> str:
 
 
 @every_model
-def test_the_table_contains_no_payload_and_the_registration_reads_it(model: Any) -> None:
+def test_the_table_contains_no_payload_and_the_registration_reads_it(model):
     record = failed(model)
     assert CANARY not in stored(model)
     [kind] = records.operations.record_types_of(model)
@@ -61,7 +60,7 @@ def test_the_table_contains_no_payload_and_the_registration_reads_it(model: Any)
     assert (entry["key"], entry["command"], entry["out"]) == (f"key {CANARY}", ["convert", CANARY], f"out {CANARY}")
 
 
-def test_a_model_reads_its_own_columns() -> None:
+def test_a_model_reads_its_own_columns():
     upload = failed(Upload)
     assert (upload.failure_message or "").endswith("long end")
     assert upload.execution_logs[0]["out"] == f"out {CANARY}"
@@ -75,14 +74,14 @@ def test_a_model_reads_its_own_columns() -> None:
     assert decode_text(letter.error).startswith(f"ValueError: error {CANARY}")
 
 
-def test_a_message_is_cut_until_it_fits_encoded() -> None:
+def test_a_message_is_cut_until_it_fits_encoded():
     letter = failed(Letter)
     assert letter.error.startswith(ENCODED)
     assert 80 < len(letter.error) <= 255
     assert len(decode_text(letter.error)) > 60
 
 
-def test_a_condition_raises() -> None:
+def test_a_condition_raises():
     for condition in ({"failure_message__contains": "no"}, {"execution_logs__0__key": "x"}):
         with pytest.raises(FieldError, match=r"JOBCHAINS\['PAYLOAD_CODEC'\] encodes it"):
             Upload.objects.filter(**condition)
@@ -90,7 +89,7 @@ def test_a_condition_raises() -> None:
 
 
 @every_model
-def test_values_from_before_the_codec_are_read(model: Any) -> None:
+def test_values_from_before_the_codec_are_read(model):
     with codec():
         record = failed(model)
     [kind] = records.operations.record_types_of(model)
@@ -99,7 +98,7 @@ def test_values_from_before_the_codec_are_read(model: Any) -> None:
     assert CANARY in str(kind.value(record, "execution_logs"))
 
 
-def test_without_the_key_the_fields_contain_the_reason_and_saving_keeps_the_values() -> None:
+def test_without_the_key_the_fields_contain_the_reason_and_saving_keeps_the_values():
     before = failed(Upload)
     with codec(NEW_KEY):
         upload = Upload.objects.get()
@@ -117,7 +116,7 @@ def test_without_the_key_the_fields_contain_the_reason_and_saving_keeps_the_valu
 
 @every_model
 @pytest.mark.parametrize("keys", [(OLD_KEY,), (NEW_KEY,)])
-def test_the_admin_shows_the_texts_or_the_reason(admin_client: Client, model: Any, keys: tuple[str, ...]) -> None:
+def test_the_admin_shows_the_texts_or_the_reason(admin_client, model, keys):
     record = failed(model)
     name = f"admin:records_{model._meta.model_name}"
     with codec(*keys):
@@ -135,7 +134,7 @@ def test_the_admin_shows_the_texts_or_the_reason(admin_client: Client, model: An
         assert pages[address].count(shown) >= 2
 
 
-def test_a_retry_of_an_unreadable_record_needs_no_key() -> None:
+def test_a_retry_of_an_unreadable_record_needs_no_key():
     upload = failed(Upload)
     with codec(NEW_KEY):
         assert records.retry(Upload.objects.filter(pk=upload.pk)) == 1
@@ -143,7 +142,7 @@ def test_a_retry_of_an_unreadable_record_needs_no_key() -> None:
         assert CANARY in (Upload.objects.get().failure_message or "")
 
 
-def test_the_message_of_a_reset_is_read(processors: Processors) -> None:
+def test_the_message_of_a_reset_is_read(processors):
     Upload.objects.create(state="failed", failure_message=f"text {CANARY}")
     assert CANARY not in stored(Upload)
     Upload.objects.update(failure_message=None, execution_logs=[])
@@ -151,7 +150,7 @@ def test_the_message_of_a_reset_is_read(processors: Processors) -> None:
     assert (upload.failure_message, upload.execution_logs) == (None, [])
 
 
-def test_fields_that_do_not_decode_are_a_warning() -> None:
+def test_fields_that_do_not_decode_are_a_warning():
     found = [problem for problem in check_records() if problem.id == "jobchains.W011"]
     assert [problem.hint for problem in found] == [
         "Use PayloadTextField from django_jobchains.records, and run makemigrations.",
@@ -163,12 +162,12 @@ def test_fields_that_do_not_decode_are_a_warning() -> None:
             assert not [problem for problem in check_records() if problem.id == "jobchains.W011"]
 
 
-def test_the_fields_need_no_migration() -> None:
+def test_the_fields_need_no_migration():
     assert PayloadTextField().deconstruct()[1] == "django.db.models.TextField"
     assert PayloadField().deconstruct()[1] == "django.db.models.JSONField"
 
 
-def test_an_end_that_waits_for_a_lock_contains_no_payload() -> None:
+def test_an_end_that_waits_for_a_lock_contains_no_payload():
     [kind] = records.operations.record_types_of(Upload)
     table, store = kind.table("default"), get_store("default")
     upload = Upload.objects.create(state="processing", lease_number=1)

@@ -9,7 +9,7 @@ from django_jobchains import chains
 from django_jobchains.exceptions import InvalidInput
 from django_jobchains.models import FailedAttempt, Job, JobProgress, LogLine
 from django_jobchains.payload_codecs import ENCODED
-from django_jobchains.processors import Processors, RescheduleJob, RunningJob
+from django_jobchains.processors import RescheduleJob, RunningJob
 from django_jobchains.testing import run_due_jobs
 from django_jobchains.testing.contracts.payload_codecs import JSON_VALUES
 from tests.payload_codecs.conftest import NEW_KEY, OLD_KEY, codec
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture(autouse=True)
-def _echo(processors: Processors) -> None:
+def _echo(processors):
     @processors.register("shop.echo")
     def echo(job: RunningJob[Any]) -> Any:
         return job.input
@@ -34,14 +34,14 @@ def _echo(processors: Processors) -> None:
 
 
 @pytest.mark.parametrize("value", JSON_VALUES)
-def test_values_are_read_back_equal(value: Any) -> None:
+def test_values_are_read_back_equal(value):
     chain = chains.enqueue("shop.echo", value)
     run_due_jobs()
     chain = chains.get(chain.id)
     assert [chain.input, chain.output, chain.result(timeout=30)] == [value] * 3
 
 
-def test_rows_stored_without_a_codec_are_read_and_their_jobs_run() -> None:
+def test_rows_stored_without_a_codec_are_read_and_their_jobs_run():
     with codec():
         chain, waiting = chains.enqueue("shop.echo", "plain"), chains.enqueue("shop.echo", "plain", delay=60)
         run_due_jobs()
@@ -51,7 +51,7 @@ def test_rows_stored_without_a_codec_are_read_and_their_jobs_run() -> None:
     assert waiting.refresh().output == "plain"
 
 
-def test_without_the_codec_errors_name_the_setting() -> None:
+def test_without_the_codec_errors_name_the_setting():
     chain = chains.enqueue("shop.echo", "secret")
     with codec():
         other = chains.enqueue("shop.echo", "plain")
@@ -60,7 +60,7 @@ def test_without_the_codec_errors_name_the_setting() -> None:
         assert "JOBCHAINS['PAYLOAD_CODEC'] is not set" in (chain.refresh().last_error or "")
 
 
-def test_keys_can_be_rotated() -> None:
+def test_keys_can_be_rotated():
     old = chains.enqueue("shop.echo", "old")
     with codec(OLD_KEY, NEW_KEY):  # first, every process can read values of the new key
         assert chains.get(old.id).input == "old"
@@ -73,7 +73,7 @@ def test_keys_can_be_rotated() -> None:
 
 
 @pytest.mark.parametrize("keys", [(), (OLD_KEY,)])
-def test_an_input_with_the_marker_is_refused_because_it_would_be_decoded(keys: tuple[str, ...]) -> None:
+def test_an_input_with_the_marker_is_refused_because_it_would_be_decoded(keys):
     chain = chains.enqueue("shop.echo", "secret")
     with codec():
         [copied] = Job.objects.filter(pk=chain.id).extra(select={"raw": "CAST(input AS text)"}).values_list("raw")
@@ -84,7 +84,7 @@ def test_an_input_with_the_marker_is_refused_because_it_would_be_decoded(keys: t
 
 
 @pytest.mark.parametrize("keys", [(), (OLD_KEY,)])
-def test_a_log_line_with_the_marker_is_text(keys: tuple[str, ...]) -> None:
+def test_a_log_line_with_the_marker_is_text(keys):
     with codec(*keys):
         chains.enqueue("shop.log")
         run_due_jobs()
@@ -93,14 +93,14 @@ def test_a_log_line_with_the_marker_is_text(keys: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("keys", [(), (OLD_KEY,)])
-def test_a_reason_with_the_marker_is_text(keys: tuple[str, ...]) -> None:
+def test_a_reason_with_the_marker_is_text(keys):
     with codec(*keys):
         chain = chains.enqueue("shop.reschedule")
         run_due_jobs()
         assert chain.refresh().last_error == f" {ENCODED}x"
 
 
-def test_a_condition_on_an_encoded_column_raises() -> None:
+def test_a_condition_on_an_encoded_column_raises():
     for condition in ({"input__order": 7}, {"input": 7}, {"context__tenant": "acme"}, {"last_error__contains": "no"}):
         with pytest.raises(FieldError, match=r"JOBCHAINS\['PAYLOAD_CODEC'\] encodes it"):
             Job.objects.filter(**condition)

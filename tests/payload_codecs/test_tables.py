@@ -12,8 +12,7 @@ from django.urls import reverse
 from django_jobchains import chains, context
 from django_jobchains.exceptions import ChainFailed
 from django_jobchains.models import FailedAttempt, Job, JobProgress, LogLine
-from django_jobchains.processors import FailJob, Processors, RunningJob
-from django_jobchains.store import Store
+from django_jobchains.processors import FailJob, RunningJob
 from django_jobchains.store.rows import Effects, EndedAttempt
 from django_jobchains.testing import run_due_jobs
 from tests.payload_codecs.conftest import CANARY, raw_tables
@@ -27,7 +26,7 @@ MESSAGE = f"error {CANARY} {'long ' * 500}end"
 
 
 @pytest.fixture
-def shop(processors: Processors) -> Processors:
+def shop(processors):
     """Register types whose handlers store payloads everywhere, and check what they receive."""
 
     @processors.register("shop.part", entry=True)
@@ -73,7 +72,7 @@ def order() -> chains.Chain:
         return chains.enqueue("shop.order", SECRET, blockers=[chains.enqueue("shop.part", SECRET)])
 
 
-def test_no_table_contains_a_payload_and_the_api_reads_it(shop: Processors) -> None:
+def test_no_table_contains_a_payload_and_the_api_reads_it(shop):
     chain = order()
     assert chain.input == SECRET
     run_due_jobs()
@@ -91,7 +90,7 @@ def test_no_table_contains_a_payload_and_the_api_reads_it(shop: Processors) -> N
     assert JobProgress.objects.get().text == f"progress {CANARY}"
 
 
-def test_the_error_of_a_failed_chain_is_encoded(shop: Processors) -> None:
+def test_the_error_of_a_failed_chain_is_encoded(shop):
     with context.bound(actor=CANARY):
         chain = chains.enqueue("shop.failing", SECRET)
     run_due_jobs()
@@ -102,7 +101,7 @@ def test_the_error_of_a_failed_chain_is_encoded(shop: Processors) -> None:
         chain.result(timeout=30)
 
 
-def test_payloads_of_a_chain_that_is_completed_by_hand_are_encoded(shop: Processors) -> None:
+def test_payloads_of_a_chain_that_is_completed_by_hand_are_encoded(shop):
     chain = order()
     with chains.current_job(chain.id) as current:
         assert current.job.input == SECRET
@@ -113,7 +112,7 @@ def test_payloads_of_a_chain_that_is_completed_by_hand_are_encoded(shop: Process
     assert chain.refresh().output == SECRET
 
 
-def test_deferred_outcomes_are_encoded(store: Store) -> None:
+def test_deferred_outcomes_are_encoded(store):
     done, continued, failed = running(store, 3)
     output, error = json.dumps(SECRET), f"Boom: {CANARY}"
     follower = next_job(continued, input=output, context=output)
@@ -133,7 +132,7 @@ def test_deferred_outcomes_are_encoded(store: Store) -> None:
     assert [stored(failed).last_error, attempt.error, attempt.traceback] == [error] * 3
 
 
-def test_a_saved_instance_is_encoded(store: Store) -> None:
+def test_a_saved_instance_is_encoded(store):
     job = Job.objects.get(pk=store.jobs.create([new_job(input=json.dumps(SECRET))])[0].id)
     job.output, job.last_error = SECRET, CANARY
     job.save()
@@ -143,7 +142,7 @@ def test_a_saved_instance_is_encoded(store: Store) -> None:
 
 
 @pytest.mark.parametrize("form", ["table", "json"])
-def test_the_command_line_shows_payloads(shop: Processors, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line_shows_payloads(shop, form, monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
     chain = order()
     run_due_jobs(3)
@@ -154,9 +153,7 @@ def test_the_command_line_shows_payloads(shop: Processors, form: str, monkeypatc
 
 
 @pytest.mark.parametrize("may_view", [True, False])
-def test_the_pages_of_the_admin_show_payloads_only_with_the_permission(
-    shop: Processors, may_view: bool, django_user_model: Any
-) -> None:
+def test_the_pages_of_the_admin_show_payloads_only_with_the_permission(shop, may_view, django_user_model):
     chain = order()
     run_due_jobs(2)  # the blocker, and a failed attempt
     client = signed_in(django_user_model, may_view=may_view)

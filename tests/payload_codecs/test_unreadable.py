@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 from django.core.management import call_command
-from django.test import Client
 from django.urls import reverse
 
 from django_jobchains import chains, context
@@ -13,8 +12,7 @@ from django_jobchains.declare.policies import Backoff
 from django_jobchains.exceptions import ChainFailed, InvalidOutput
 from django_jobchains.models import FailedAttempt, Job, LogLine
 from django_jobchains.payload_codecs import ENCODED, Unreadable
-from django_jobchains.processors import Batch, FailedJob, FailJob, Processors, RunningJob
-from django_jobchains.store import Store
+from django_jobchains.processors import Batch, FailedJob, FailJob, RunningJob
 from django_jobchains.store.rows import Effects, EndedAttempt
 from django_jobchains.testing import run_due_jobs
 from tests.payload_codecs.conftest import CANARY, NEW_KEY, OLD_KEY, codec, raw_tables
@@ -25,7 +23,7 @@ REMEDY = "add it to the keys again, and retry the job"
 
 
 @pytest.fixture
-def shop(processors: Processors) -> Processors:
+def shop(processors):
     @processors.register("shop.echo")
     def echo(job: RunningJob[Any]) -> Any:
         return job.input
@@ -49,7 +47,7 @@ def shop(processors: Processors) -> Processors:
 
 
 @pytest.mark.parametrize("type_name", ["shop.echo", "shop.batch"])
-def test_only_the_job_itself_fails(shop: Processors, type_name: str) -> None:
+def test_only_the_job_itself_fails(shop, type_name):
     lost = chains.enqueue(type_name, CANARY)
     with codec(NEW_KEY):
         others = [chains.enqueue(type_name, number) for number in range(3)]
@@ -66,7 +64,7 @@ def test_only_the_job_itself_fails(shop: Processors, type_name: str) -> None:
         assert chains.get(lost.id).output == CANARY
 
 
-def test_on_failure_gets_the_reason_instead_of_an_unreadable_input(processors: Processors) -> None:
+def test_on_failure_gets_the_reason_instead_of_an_unreadable_input(processors):
     """The compensation must neither take the encoded text for the input, nor a lost key for a failed step."""
     seen: list[FailedJob] = []
 
@@ -93,7 +91,7 @@ def test_on_failure_gets_the_reason_instead_of_an_unreadable_input(processors: P
         assert lost.refresh().output == CANARY
 
 
-def test_a_job_with_an_unreadable_context_fails(shop: Processors) -> None:
+def test_a_job_with_an_unreadable_context_fails(shop):
     with context.bound(actor=CANARY):
         chain = chains.enqueue("shop.echo", 1)
     with codec(NEW_KEY):
@@ -103,7 +101,7 @@ def test_a_job_with_an_unreadable_context_fails(shop: Processors) -> None:
         assert (chain.last_error or "").startswith("InvalidContext: ")
 
 
-def test_waiting_for_an_unreadable_result_raises(shop: Processors) -> None:
+def test_waiting_for_an_unreadable_result_raises(shop):
     done, failed = chains.enqueue("shop.echo", CANARY), chains.enqueue("shop.failing")
     run_due_jobs()
     with codec(NEW_KEY):
@@ -113,7 +111,7 @@ def test_waiting_for_an_unreadable_result_raises(shop: Processors) -> None:
             failed.result(timeout=30)
 
 
-def test_a_handler_with_an_unreadable_blocker_output_is_retried(shop: Processors) -> None:
+def test_a_handler_with_an_unreadable_blocker_output_is_retried(shop):
     part = chains.enqueue("shop.echo", 2)
     run_due_jobs()
     with codec(NEW_KEY):
@@ -127,7 +125,7 @@ def test_a_handler_with_an_unreadable_blocker_output_is_retried(shop: Processors
         assert total.refresh().output == 2
 
 
-def test_models_contain_the_reason(shop: Processors) -> None:
+def test_models_contain_the_reason(shop):
     chain = chains.enqueue("shop.failing", CANARY)
     run_due_jobs()
     with codec(NEW_KEY):
@@ -139,7 +137,7 @@ def test_models_contain_the_reason(shop: Processors) -> None:
             assert REMEDY in (text or "")
 
 
-def test_the_admin_shows_the_reason(shop: Processors, admin_client: Client) -> None:
+def test_the_admin_shows_the_reason(shop, admin_client):
     chain = chains.enqueue("shop.failing", CANARY)
     run_due_jobs()
     addresses = [
@@ -161,7 +159,7 @@ def test_the_admin_shows_the_reason(shop: Processors, admin_client: Client) -> N
 
 
 @pytest.mark.parametrize("form", ["table", "json"])
-def test_the_command_line_shows_the_reason(shop: Processors, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line_shows_the_reason(shop, form, monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
     chain = chains.enqueue("shop.failing", CANARY)
     run_due_jobs()
@@ -172,7 +170,7 @@ def test_the_command_line_shows_the_reason(shop: Processors, form: str, monkeypa
             assert "PAYLOAD_CODEC" in out.getvalue(), command
 
 
-def test_deferred_outcomes_and_the_reaper_need_no_key(store: Store) -> None:
+def test_deferred_outcomes_and_the_reaper_need_no_key(store):
     done, failed, crashed = running(store, 3, input='"secret"', context='{"actor": "secret"}')
     store.deferred.defer(
         [

@@ -20,7 +20,7 @@ pydantic = pytest.importorskip("pydantic")
 MAX_TEXT = 20_000
 
 
-class Wide(pydantic.BaseModel):  # type: ignore[misc, name-defined]
+class Wide(pydantic.BaseModel):
     a: int
     b: int
     c: int
@@ -62,7 +62,7 @@ def calls_of(call: Callable[[], object]) -> int:
         lambda value: Codec(list[int]).encode(value, InvalidInput),
     ],
 )
-def test_the_first_problems_are_reported_and_the_others_are_counted(fails: Any) -> None:
+def test_the_first_problems_are_reported_and_the_others_are_counted(fails):
     error = refused(lambda: fails([f"x{number}" for number in range(30_000)]))
     assert len(error.problems) == MAX_PROBLEMS + 1
     assert error.problems[0][0] == (0,)
@@ -73,7 +73,7 @@ def test_the_first_problems_are_reported_and_the_others_are_counted(fails: Any) 
 
 
 @committed
-def test_a_failed_attempt_stores_the_first_problems() -> None:
+def test_a_failed_attempt_stores_the_first_problems():
     processors, registry = Processors(), Registry()
 
     @processors.register("import", max_attempts=1)
@@ -101,17 +101,15 @@ def test_a_failed_attempt_stores_the_first_problems() -> None:
         (Wide, {"x": [0] * 10_000}, {"x": [0] * 300_000}),
     ],
 )
-def test_the_work_does_not_depend_on_the_number_of_wrong_parts(
-    report: Any, annotation: Any, few: Any, many: Any
-) -> None:
+def test_the_work_does_not_depend_on_the_number_of_wrong_parts(report, annotation, few, many):
     errors = [refused(validate(annotation, value)) for value in (few, few, many)]
-    _, cost, cost_of_many = (calls_of(lambda error=error: report(error)) for error in errors)  # type: ignore[misc]
+    _, cost, cost_of_many = (calls_of(lambda error=error: report(error)) for error in errors)
     assert cost_of_many < 1.2 * cost + 100
     assert len(report(errors[-1])) < MAX_TEXT
 
 
 @pytest.mark.parametrize("wrap", [lambda error: error, lambda error: ExceptionGroup("several", [error])])
-def test_a_list_of_problems_that_is_too_long_is_not_created(wrap: Any) -> None:
+def test_a_list_of_problems_that_is_too_long_is_not_created(wrap):
     count = MAX_LISTED_PROBLEMS // 5 + 1
     error = refused(validate(list[Wide], [{}] * count))
     text = traceback_of(wrap(error))
@@ -123,7 +121,7 @@ def test_a_list_of_problems_that_is_too_long_is_not_created(wrap: Any) -> None:
     )
 
 
-def test_long_keys_and_deep_locations_are_shortened() -> None:
+def test_long_keys_and_deep_locations_are_shortened():
     tree: Any = dict[str, int]
     value: Any = {"k" * 500_000: "x"}
     for _ in range(30):
@@ -135,12 +133,12 @@ def test_long_keys_and_deep_locations_are_shortened() -> None:
     assert len(str(error)) < MAX_TEXT
 
 
-def test_a_long_key_of_a_value_that_is_not_json_is_shortened() -> None:
+def test_a_long_key_of_a_value_that_is_not_json_is_shortened():
     error = refused(lambda: JobType("x").item({"a": {"k" * 500_000: {"b": "\0"}}}))
     assert (error.path, str(error)) == ("$.a.….b", "At $.a.….b: a NUL character cannot be stored.")
 
 
-class Refusing(pydantic.BaseModel):  # type: ignore[misc, name-defined]
+class Refusing(pydantic.BaseModel):
     name: str
     others: Any = None
 
@@ -158,7 +156,7 @@ class Refusing(pydantic.BaseModel):  # type: ignore[misc, name-defined]
         {"name": "A", "others": [None] * 300_000},
     ],
 )
-def test_a_message_that_takes_long_to_compare_with_the_value_is_omitted(value: Any) -> None:
+def test_a_message_that_takes_long_to_compare_with_the_value_is_omitted(value):
     error = refused(validate(Refusing, value))
     assert describe(error).endswith("value_error: the message is omitted, because it might quote the value")
     assert calls_of(lambda: describe(error)) < 50_000
@@ -188,9 +186,7 @@ SECRET = "hunter2"
     ],
 )
 @pytest.mark.parametrize("wrap", [lambda value: value, lambda value: [1, {"key": [None, value]}], lambda v: {v: v}])
-def test_a_message_is_omitted_if_it_quotes_a_part_as_a_word(
-    value: Any, message: str, is_quoted: bool, wrap: Any
-) -> None:
+def test_a_message_is_omitted_if_it_quotes_a_part_as_a_word(value, message, is_quoted, wrap):
     text = message.replace("{}", str(value)).replace("{!r}", repr(value))
 
     def fail(given: Any) -> Any:
@@ -204,8 +200,8 @@ def test_a_message_is_omitted_if_it_quotes_a_part_as_a_word(
 
 @pytest.mark.parametrize("depth", range(3))
 @pytest.mark.parametrize("separator", ["\n", "\r", "\x0b", "\x1c", "\u2028", "\n\n"])
-def test_a_traceback_of_a_group_does_not_quote_the_value(separator: str, depth: int) -> None:
-    class Lines(pydantic.BaseModel):  # type: ignore[misc, name-defined]
+def test_a_traceback_of_a_group_does_not_quote_the_value(separator, depth):
+    class Lines(pydantic.BaseModel):
         text: str
 
         @pydantic.field_validator("text")

@@ -38,11 +38,11 @@ class MoneyType:
 
 
 class Silent(MoneyType):
-    schema = None  # type: ignore[assignment]
+    schema = None
 
 
 @pytest.fixture(autouse=True)
-def _no_pydantic(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_pydantic(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pydantic", None)
 
 
@@ -61,7 +61,7 @@ class TestWithoutASchema(TestMoneyType):
 
 
 @committed
-def test_handlers_and_readers_get_the_value() -> None:
+def test_handlers_and_readers_get_the_value():
     seen: list[Any] = []
     processors, registry = Processors(), Registry()
 
@@ -79,7 +79,7 @@ def test_handlers_and_readers_get_the_value() -> None:
         assert chain.output == chain.result(1) == Money(4, "EUR")
 
 
-def test_an_error_message_that_quotes_the_value_is_omitted() -> None:
+def test_an_error_message_that_quotes_the_value_is_omitted():
     job_type = JobType("pay", input=MoneyType(), output=MoneyType())
     with pytest.raises(InvalidInput, match=r"^Not a MoneyType: ValueError in load, line \d+ of .*omitted") as caught:
         job_type.item([SECRET, "EUR"])
@@ -88,11 +88,11 @@ def test_an_error_message_that_quotes_the_value_is_omitted() -> None:
         job_type.encode_output(object())
 
 
-def test_a_schema_is_optional() -> None:
+def test_a_schema_is_optional():
     assert JobType("pay", input=MoneyType()).input_codec.json_schema() == {"type": "array"}
     assert JobType("pay", input=Silent()).input_codec.json_schema() is None
 
 
-def test_a_class_instead_of_an_instance_needs_pydantic() -> None:
+def test_a_class_instead_of_an_instance_needs_pydantic():
     with pytest.raises(RegistryError, match="MoneyType as input or output needs pydantic"):
         JobType("pay", input=MoneyType)

@@ -55,12 +55,12 @@ def read_back(value: Any) -> Any:
 @example(["1e16", 1e16, {"1e+22": 1e22}])
 @example(["\\", '\\"1e16', 1e16, '"', 2e20])
 @example([0.0, 1.0, 1, True, 1e-7, 5e-324, 2**53 + 1])
-def test_any_json_is_read_back_with_the_same_types_of_numbers(value: Any) -> None:
+def test_any_json_is_read_back_with_the_same_types_of_numbers(value):
     assert same(read_back(value), value)
 
 
 @pytest.mark.django_db
-def test_extreme_numbers_are_read_back_equal() -> None:
+def test_extreme_numbers_are_read_back_equal():
     """jsonb returns 1e+23 as an integer, for example."""
     floats = [1.7976931348623157e308, -1.7976931348623157e308, 2.2250738585072014e-308, 5e-324, 9999999999999998.0]
     extremes = [*LARGE, *floats, 10**16, 2**63, -(2**64), 10**400]
@@ -68,13 +68,13 @@ def test_extreme_numbers_are_read_back_equal() -> None:
 
 
 @pytest.mark.django_db
-def test_texts_that_look_like_numbers_stay_texts() -> None:
+def test_texts_that_look_like_numbers_stay_texts():
     odd = ["1e16", "1e+22", '"1e16"', "\\1e16", {"1e300": "-1e300"}, 1e300]
     assert same(read_back(odd), odd)
 
 
 @committed
-def test_handlers_and_readers_of_the_output_get_equal_values() -> None:
+def test_handlers_and_readers_of_the_output_get_equal_values():
     given_ = {
         "floats": [*LARGE, 0.1, 1e-7, 1.0],
         "integers": [1, 10**30],
@@ -100,14 +100,14 @@ def test_handlers_and_readers_of_the_output_get_equal_values() -> None:
 
 
 @pytest.mark.django_db
-def test_payloads_are_stored_as_json() -> None:
+def test_payloads_are_stored_as_json():
     chain = anything.enqueue({"order": {"lines": [1, 2, 3]}})
     assert Job.objects.filter(input__order__lines__1=2).get().id == chain.id
 
 
 @pytest.mark.postgresql
 @pytest.mark.django_db
-def test_a_large_float_is_a_float_in_sql() -> None:
+def test_a_large_float_is_a_float_in_sql():
     chain = anything.enqueue(1e23)
     with connection.cursor() as cursor:
         cursor.execute("SELECT input::text FROM django_jobchains_job WHERE id = %s", [chain.id])

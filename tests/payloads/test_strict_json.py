@@ -54,13 +54,13 @@ def error_of(value: Any) -> InvalidInput:
         ({1.5: 1}, "$", "a key must be a string, not 1.5"),
     ],
 )
-def test_a_value_that_is_not_json_is_refused_with_its_path(value: Any, path: str, reason: str) -> None:
+def test_a_value_that_is_not_json_is_refused_with_its_path(value, path, reason):
     error = error_of(value)
     assert error.path == path
     assert str(error).startswith(f"At {path}: {reason}")
 
 
-def test_the_errors_are_value_errors_of_the_package() -> None:
+def test_the_errors_are_value_errors_of_the_package():
     assert issubclass(InvalidInput, InvalidPayload)
     assert issubclass(InvalidPayload, JobchainsError)
     assert issubclass(InvalidPayload, ValueError)
@@ -74,7 +74,7 @@ class Text(str):
     __slots__ = ()
 
 
-def test_json_is_accepted() -> None:
+def test_json_is_accepted():
     anything.item([None, True, 0, -1, 10**400, -0.0, 1e-300, "", 'ä \U0001f642 \u2028 \x7f \x01 " \\ /'])
     anything.item([[], {}, {"": {"": []}}, OrderedDict(b=1, a=2), Text("a text"), Colour.RED])
     for value in (None, 0, "", [], {}):
@@ -89,26 +89,26 @@ def nested(levels: int, *, as_dict: bool = False) -> Any:
 
 
 @pytest.mark.parametrize("as_dict", [False, True])
-def test_100_levels_are_accepted_and_101_are_not(as_dict: bool) -> None:
+def test_100_levels_are_accepted_and_101_are_not(as_dict):
     anything.item(nested(100, as_dict=as_dict))
     error = error_of(nested(101, as_dict=as_dict))
     assert "nested deeper than 100 levels (JOBCHAINS['MAX_PAYLOAD_DEPTH'])" in str(error)
 
 
-def test_a_hundred_thousand_levels_are_refused_without_recursion() -> None:
+def test_a_hundred_thousand_levels_are_refused_without_recursion():
     value = nested(100_000)
     assert "nested deeper" in str(error_of(value))
     while isinstance(value, list):  # otherwise Python frees it recursively
         value = value[0]
 
 
-def test_circular_values_are_refused() -> None:
+def test_circular_values_are_refused():
     around: list[Any] = [1]
     around.append({"and": around})
     assert "nested deeper" in str(error_of(around))
 
 
-def test_a_value_that_is_small_in_memory_and_huge_as_json_is_refused() -> None:
+def test_a_value_that_is_small_in_memory_and_huge_as_json_is_refused():
     value: Any = "x"
     for _ in range(60):
         value = [value, value]
@@ -116,7 +116,7 @@ def test_a_value_that_is_small_in_memory_and_huge_as_json_is_refused() -> None:
 
 
 @pytest.mark.parametrize("as_dict", [False, True])
-def test_values_are_counted_before_they_are_encoded(settings: Any, as_dict: bool) -> None:
+def test_values_are_counted_before_they_are_encoded(settings, as_dict):
     settings.JOBCHAINS = {"MAX_PAYLOAD_BYTES": 41}
     fits: Any = {str(number): 1 for number in range(6)} if as_dict else [1] * 20
     anything.item(fits)
@@ -125,9 +125,7 @@ def test_values_are_counted_before_they_are_encoded(settings: Any, as_dict: bool
 
 
 @pytest.mark.parametrize("number", [1e308, -1e308, 1e-308])
-def test_the_digits_of_numbers_are_counted_before_they_are_encoded(
-    monkeypatch: pytest.MonkeyPatch, settings: Any, number: float
-) -> None:
+def test_the_digits_of_numbers_are_counted_before_they_are_encoded(monkeypatch, settings, number):
     """Numbers are stored without an exponent: five characters become three hundred."""
     settings.JOBCHAINS = {"MAX_PAYLOAD_BYTES": 10_000}
     anything.item([number] * 31)
@@ -137,7 +135,7 @@ def test_the_digits_of_numbers_are_counted_before_they_are_encoded(
 
 
 @pytest.mark.parametrize("annotation", [Any, list[float]])
-def test_a_form_with_many_large_numbers_is_refused_without_much_memory(annotation: Any) -> None:
+def test_a_form_with_many_large_numbers_is_refused_without_much_memory(annotation):
     text = f"[{'1e308,' * 150_000}1]"
     form = PayloadForm({"payload": text}, codec=Codec(annotation), error=InvalidInput, json_label="", legend="")
     tracemalloc.start()
@@ -149,7 +147,7 @@ def test_a_form_with_many_large_numbers_is_refused_without_much_memory(annotatio
 
 
 @pytest.mark.parametrize("letter", ["x", "ä", "你", "\U0001f642"])
-def test_a_mebibyte_of_json_is_accepted_and_a_byte_more_is_not(letter: str) -> None:
+def test_a_mebibyte_of_json_is_accepted_and_a_byte_more_is_not(letter):
     room = 2**20 - len('""')
     letters, rest = divmod(room, len(letter.encode()))
     fits = letter * letters + "x" * rest
@@ -158,12 +156,12 @@ def test_a_mebibyte_of_json_is_accepted_and_a_byte_more_is_not(letter: str) -> N
     assert "1,048,577 bytes of JSON; the limit is 1,048,576 (JOBCHAINS['MAX_PAYLOAD_BYTES'])" in str(error)
 
 
-def test_escaped_characters_count_as_they_are_encoded() -> None:
+def test_escaped_characters_count_as_they_are_encoded():
     anything.item("\n" * (2**19 - 1))
     assert "1,048,578 bytes" in str(error_of("\n" * 2**19))
 
 
-def test_the_limits_are_settings(settings: Any) -> None:
+def test_the_limits_are_settings(settings):
     settings.JOBCHAINS = {"MAX_PAYLOAD_BYTES": 10, "MAX_PAYLOAD_DEPTH": 2}
     anything.item("12345678")
     anything.item([[1]])
@@ -171,17 +169,17 @@ def test_the_limits_are_settings(settings: Any) -> None:
     assert "deeper than 2 levels" in str(error_of([[[1]]]))
 
 
-def test_an_integer_that_python_cannot_parse_is_refused() -> None:
+def test_an_integer_that_python_cannot_parse_is_refused():
     assert "cannot be written as JSON" in str(error_of(10**5000))
 
 
-def test_an_error_does_not_contain_the_value() -> None:
+def test_an_error_does_not_contain_the_value():
     assert len(str(error_of({"card": "4000 " * 10_000 + "\0"}))) < 200
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["[]", "{}", '""', "[0]"])
-def test_many_small_values_take_little_memory(part: str) -> None:
+def test_many_small_values_take_little_memory(part):
     """A text below MAX_PAYLOAD_BYTES must not take many times its size."""
     text = f"[{','.join([part] * (300_000 // (len(part) + 1)))}]"
     value = json.loads(text)

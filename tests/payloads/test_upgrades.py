@@ -26,12 +26,12 @@ class Charge:
 
 
 @pytest.fixture
-def processors() -> Processors:
+def processors():
     return Processors(backoff=Backoff(initial_seconds=100))
 
 
 @pytest.fixture
-def work(processors: Processors) -> Work:
+def work(processors):
     def run() -> None:
         registry = Registry()
         registry.add(processors)
@@ -50,7 +50,7 @@ def upgrade(value: Any) -> Any:
     return {**value, "currency": "EUR"}
 
 
-def test_only_an_input_that_does_not_fit_is_upgraded(processors: Processors, work: Work) -> None:
+def test_only_an_input_that_does_not_fit_is_upgraded(processors, work):
     seen: list[Charge] = []
 
     @processors.register("shop.charge", upgrade_input=upgrade)
@@ -64,7 +64,7 @@ def test_only_an_input_that_does_not_fit_is_upgraded(processors: Processors, wor
     assert Job.objects.get(pk=old.pk).input == {"order_id": 7}, "the stored input changed"
 
 
-def test_a_declared_type_upgrades_inputs_for_its_processor(processors: Processors, work: Work) -> None:
+def test_a_declared_type_upgrades_inputs_for_its_processor(processors, work):
     seen: list[Charge] = []
     charge = JobType("shop.charge", input=Charge, upgrade_input=upgrade)
 
@@ -77,7 +77,7 @@ def test_a_declared_type_upgrades_inputs_for_its_processor(processors: Processor
     assert seen == [Charge(7, "EUR")]
 
 
-def test_the_inputs_of_a_batch_are_upgraded(processors: Processors, work: Work) -> None:
+def test_the_inputs_of_a_batch_are_upgraded(processors, work):
     seen: list[Charge] = []
 
     @processors.register("shop.charge", upgrade_input=upgrade, batch_limit=5)
@@ -99,9 +99,7 @@ def raises(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("function", [None, returns_an_invalid_input, raises])
-def test_an_input_that_still_does_not_fit_fails_at_once_and_can_be_retried_with_new_code(
-    processors: Processors, work: Work, function: Callable[[Any], Any] | None
-) -> None:
+def test_an_input_that_still_does_not_fit_fails_at_once_and_can_be_retried_with_new_code(processors, work, function):
     seen: list[Charge] = []
 
     @processors.register("shop.charge", upgrade_input=function)
@@ -120,7 +118,7 @@ def test_an_input_that_still_does_not_fit_fails_at_once_and_can_be_retried_with_
     assert (job.status, seen) == ("completed", [Charge(7, "EUR")])
 
 
-def test_an_upgrade_without_a_database_connection_is_retried(processors: Processors, work: Work) -> None:
+def test_an_upgrade_without_a_database_connection_is_retried(processors, work):
     def query(value: Any) -> Any:
         raise OperationalError("the server closed the connection")
 
@@ -135,6 +133,6 @@ async def later(value: Any) -> Any: ...
 
 
 @pytest.mark.parametrize("wrong", ["upgrade", Charge, later, lambda: None])
-def test_an_upgrade_must_be_a_plain_function_with_one_argument(wrong: Any) -> None:
+def test_an_upgrade_must_be_a_plain_function_with_one_argument(wrong):
     with pytest.raises(InvalidDeclaration, match=r"upgrade_input=.* one argument, the stored input"):
         JobType("shop.charge", input=Charge, upgrade_input=wrong)

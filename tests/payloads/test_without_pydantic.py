@@ -21,12 +21,12 @@ class Address(TypedDict):
 
 
 @pytest.fixture(autouse=True)
-def _no_pydantic(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_pydantic(monkeypatch):
     monkeypatch.setitem(sys.modules, "pydantic", None)
 
 
 @pytest.mark.parametrize("value", [Charge, Address, list[Charge], dict[str, Charge]])
-def test_a_type_that_is_not_json_is_refused_where_it_is_declared(value: Any) -> None:
+def test_a_type_that_is_not_json_is_refused_where_it_is_declared(value):
     for declare in (
         lambda: JobType("charge", input=value),
         lambda: JobType("charge", output=value),
@@ -36,7 +36,7 @@ def test_a_type_that_is_not_json_is_refused_where_it_is_declared(value: Any) -> 
             declare()
 
 
-def test_an_annotation_that_is_not_json_is_refused_where_it_is_declared() -> None:
+def test_an_annotation_that_is_not_json_is_refused_where_it_is_declared():
     with pytest.raises(RegistryError, match="Charge as input or output needs pydantic"):
 
         @Processors().register("charge")
@@ -66,15 +66,15 @@ def test_an_annotation_that_is_not_json_is_refused_where_it_is_declared() -> Non
     ],
     ids=str,
 )
-def test_json_types_need_no_pydantic(annotation: Any) -> None:
+def test_json_types_need_no_pydantic(annotation):
     JobType("plain", input=annotation, output=annotation)
 
 
-def test_json_annotations_need_no_pydantic() -> None:
+def test_json_annotations_need_no_pydantic():
     @Processors().register("plain")
     def plain(job: RunningJob[dict[str, int]]) -> int | Continuation:
         return 1
 
     plain.item({"a": 1})
     with pytest.raises(InvalidInput, match=r"At \$\.a: set is not JSON"):
-        plain.item({"a": {1}})  # type: ignore[dict-item]
+        plain.item({"a": {1}})

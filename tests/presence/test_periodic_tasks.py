@@ -24,7 +24,7 @@ class Task(PeriodicTask):
         return self.run()
 
 
-def test_each_task_runs_at_the_start_and_when_it_is_due() -> None:
+def test_each_task_runs_at_the_start_and_when_it_is_due():
     often, seldom = Task(), Task(seconds=3600)
     tasks = PeriodicTasks(often, seldom)
     for _ in range(3):
@@ -32,25 +32,25 @@ def test_each_task_runs_at_the_start_and_when_it_is_due() -> None:
     assert (often.runs, seldom.runs) == (3, 1)
 
 
-def test_run_soon_runs_a_task_once_more() -> None:
+def test_run_soon_runs_a_task_once_more():
     often, seldom = Task(), Task(seconds=3600)
     tasks = PeriodicTasks(often, seldom)
     tasks.step()
-    tasks.run_soon(seldom)  # type: ignore[arg-type]
+    tasks.run_soon(seldom)
     for _ in range(3):
         tasks.step()
     assert seldom.runs == 2
     assert not tasks.pause.is_set(), "the thread would not wait any more"
 
 
-def test_run_soon_during_the_task_runs_it_again() -> None:
+def test_run_soon_during_the_task_runs_it_again():
     """The rows that the task should find may have been written after its query."""
     seldom = Task(seconds=3600)
     tasks = PeriodicTasks(seldom, Task())
 
     def run_soon() -> bool:
         if seldom.runs == 1:
-            tasks.run_soon(seldom)  # type: ignore[arg-type]
+            tasks.run_soon(seldom)
         return False
 
     seldom.run = run_soon
@@ -59,7 +59,7 @@ def test_run_soon_during_the_task_runs_it_again() -> None:
     assert seldom.runs == 2
 
 
-def test_a_task_with_more_to_do_and_a_task_that_failed_are_due_at_once() -> None:
+def test_a_task_with_more_to_do_and_a_task_that_failed_are_due_at_once():
     answers: list[Any] = [True, ValueError("no"), True]
 
     def answer() -> bool:
@@ -77,7 +77,7 @@ def test_a_task_with_more_to_do_and_a_task_that_failed_are_due_at_once() -> None
     assert seldom.runs == 3
 
 
-def test_a_task_that_fails_does_not_keep_others_from_running(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_task_that_fails_does_not_keep_others_from_running(caplog):
     def fail(text: str) -> bool:
         raise ValueError(text)
 
@@ -88,6 +88,6 @@ def test_a_task_that_fails_does_not_keep_others_from_running(caplog: pytest.LogC
         with pytest.raises(ValueError, match="first"):
             tasks.step()
         for task in (before, first, second, after):
-            tasks.run_soon(task)  # type: ignore[arg-type]
+            tasks.run_soon(task)
     assert [task.runs for task in (before, first, second, after)] == [3, 3, 3, 3]
     assert [record.args for record in caplog.records] == [("ValueError: second",)] * 3

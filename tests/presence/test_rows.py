@@ -8,7 +8,7 @@ import pytest
 
 from django_jobchains.models import WorkerPresence
 from django_jobchains.monitoring import overview
-from django_jobchains.store import Store, get_store
+from django_jobchains.store import get_store
 from django_jobchains.store.workers import Beat
 from tests.support.jobs import database_now
 from tests.support.pool_states import POOL
@@ -33,7 +33,7 @@ BEAT = Beat(
 
 
 @pytest.fixture
-def store(db: None) -> Store:
+def store(db):
     return get_store()
 
 
@@ -42,7 +42,7 @@ def silent(seconds: float, worker: str = BEAT.id) -> None:
     assert WorkerPresence.objects.filter(pk=worker).update(heartbeat_at=moment) == 1
 
 
-def test_a_later_heartbeat_updates_the_row(store: Store) -> None:
+def test_a_later_heartbeat_updates_the_row(store):
     store.workers.beat(BEAT)
     began = WorkerPresence.objects.get().started_at
     silent(30)
@@ -54,7 +54,7 @@ def test_a_later_heartbeat_updates_the_row(store: Store) -> None:
     assert found.heartbeat_seconds == 3
 
 
-def test_constant_columns_of_a_known_worker_are_not_read_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_constant_columns_of_a_known_worker_are_not_read_again(store, monkeypatch):
     other = replace(BEAT, id="other", queues=None)
     for beat in (BEAT, other):
         store.workers.beat(beat)
@@ -69,21 +69,21 @@ def test_constant_columns_of_a_known_worker_are_not_read_again(store: Store, mon
     assert found == [state_of(replace(BEAT, busy=7)), state_of(replace(other, busy=7)), state_of(third)]
 
 
-def test_workers_are_counted_by_their_rows(store: Store) -> None:
+def test_workers_are_counted_by_their_rows(store):
     assert store.workers.count() == 0
     store.workers.beat(BEAT)
     store.workers.beat(replace(BEAT, id="other"))
     assert store.workers.count() == 2
 
 
-def test_a_deleted_row_is_created_again_with_the_start_of_the_worker(store: Store) -> None:
+def test_a_deleted_row_is_created_again_with_the_start_of_the_worker(store):
     store.workers.beat(replace(BEAT, up_seconds=3600))
     [found] = store.workers.present()
     assert abs((database_now() - found.started_at).total_seconds() - 3600) < 60
 
 
 @pytest.mark.parametrize(("seconds", "is_stale"), [(0, False), (20, False), (40, True)])
-def test_a_worker_is_stale_after_three_missed_heartbeats(store: Store, seconds: float, is_stale: bool) -> None:
+def test_a_worker_is_stale_after_three_missed_heartbeats(store, seconds, is_stale):
     store.workers.beat(BEAT)
     silent(seconds)
     [worker] = overview().workers
@@ -93,9 +93,7 @@ def test_a_worker_is_stale_after_three_missed_heartbeats(store: Store, seconds: 
 
 @pytest.mark.parametrize(("beats", "is_pruned"), [(5.5, False), (6.5, True)])
 @pytest.mark.parametrize("heartbeat_seconds", [100.0, 1_000.0])
-def test_a_worker_is_deleted_after_six_of_its_own_heartbeats(
-    store: Store, heartbeat_seconds: float, beats: float, is_pruned: bool
-) -> None:
+def test_a_worker_is_deleted_after_six_of_its_own_heartbeats(store, heartbeat_seconds, beats, is_pruned):
     store.workers.beat(replace(BEAT, heartbeat_seconds=heartbeat_seconds))
     store.workers.beat(replace(BEAT, id="alive"))
     silent(heartbeat_seconds * beats)
@@ -104,7 +102,7 @@ def test_a_worker_is_deleted_after_six_of_its_own_heartbeats(
     assert left == ({"alive"} if is_pruned else {"alive", BEAT.id})
 
 
-def test_the_overview_shows_the_values_of_a_heartbeat(store: Store) -> None:
+def test_the_overview_shows_the_values_of_a_heartbeat(store):
     store.workers.beat(replace(BEAT, queues=None, up_seconds=100))
     [worker] = overview().workers
     values = (worker.id, worker.host, worker.pid, worker.version, worker.slots, worker.busy)
@@ -114,7 +112,7 @@ def test_the_overview_shows_the_values_of_a_heartbeat(store: Store) -> None:
     assert overview().as_json()["workers"][0]["type_names"] == ["shop.mail", "shop.ship"]
 
 
-def test_a_type_is_served_by_workers_that_are_alive(store: Store) -> None:
+def test_a_type_is_served_by_workers_that_are_alive(store):
     store.workers.beat(BEAT)
     store.workers.beat(replace(BEAT, id="stale", type_names=("shop.ship",)))
     store.workers.beat(replace(BEAT, id="other", type_names=("shop.ship", "shop.new")))
@@ -124,20 +122,20 @@ def test_a_type_is_served_by_workers_that_are_alive(store: Store) -> None:
     assert [part.name for part in overview().queues] == sorted(BEAT.queues or ())
 
 
-def test_a_row_keeps_a_limited_number_of_pools(store: Store) -> None:
+def test_a_row_keeps_a_limited_number_of_pools(store):
     pools = tuple(replace(POOL, key=f"key {number}") for number in range(25))
     store.workers.beat(replace(BEAT, pools=pools))
     [worker] = overview().workers
     assert worker.pools == pools[:20]
 
 
-def test_a_beat_replaces_the_pools(store: Store) -> None:
+def test_a_beat_replaces_the_pools(store):
     store.workers.beat(replace(BEAT, pools=(POOL,)))
     store.workers.beat(replace(BEAT, pools=(replace(POOL, busy=2),)))
     assert [pool.busy for pool in overview().workers[0].pools] == [2]
 
 
-def test_pools_of_a_worker_of_another_version_are_omitted(store: Store) -> None:
+def test_pools_of_a_worker_of_another_version_are_omitted(store):
     store.workers.beat(BEAT)
     WorkerPresence.objects.update(pools=[{"level": "process", "unknown": 1}])
     assert overview().workers[0].pools == ()

@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from django_jobchains.processors import JobType, Processors
+from django_jobchains.processors import JobType
 from django_jobchains.worker import Worker
 from tests.support.waiting import until
-from tests.support.workers import StartWorker
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -19,7 +18,7 @@ def order(worker: Worker) -> Any:
     return found and (found.position, len(found.free))
 
 
-def test_each_worker_of_a_group_has_its_own_position(processors: Processors, start_worker: StartWorker) -> None:
+def test_each_worker_of_a_group_has_its_own_position(processors, start_worker):
     _: JobType[Any, Any] = processors.register("presence.quick")(lambda job: None)
     workers = [start_worker() for _ in range(3)]
     other = start_worker(queues=["mail"])

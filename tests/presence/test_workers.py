@@ -16,22 +16,20 @@ import django_jobchains
 from django_jobchains import monitoring
 from django_jobchains.models import WorkerPresence
 from django_jobchains.monitoring import WorkerFacts
-from django_jobchains.processors import JobType, Processors, RunningJob
-from django_jobchains.store import Store, get_store
+from django_jobchains.processors import JobType, RunningJob
+from django_jobchains.store import get_store
 from django_jobchains.store.workers import Beat
 from django_jobchains.worker import Worker
 from tests.support.jobs import database_now
 from tests.support.statements import statements_of_others
 from tests.support.waiting import stays, until, until_completed
-from tests.support.worker_processes import StartProcess
-from tests.support.workers import StartWorker
 
 OFTEN = {"HEARTBEAT_SECONDS": 0.05}
 SELDOM = {"HEARTBEAT_SECONDS": 60}
 
 
 @pytest.fixture
-def quick(processors: Processors) -> JobType[Any, Any]:
+def quick(processors):
     return processors.register("presence.quick")(lambda job: None)
 
 
@@ -43,7 +41,7 @@ def ids() -> list[str]:
     return [worker.id for worker in present()]
 
 
-def test_a_worker_has_a_row_from_its_start_to_its_end(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
+def test_a_worker_has_a_row_from_its_start_to_its_end(quick, start_worker):
     worker = start_worker(slots=3, queues=["b", "a"])
     [seen] = until(present)
     assert (seen.id, seen.host, seen.pid) == (worker.id, socket.gethostname(), os.getpid())
@@ -55,14 +53,14 @@ def test_a_worker_has_a_row_from_its_start_to_its_end(quick: JobType[Any, Any], 
     until(lambda: ids() == [])
 
 
-def test_each_worker_has_its_own_row(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
+def test_each_worker_has_its_own_row(quick, start_worker):
     first, second = start_worker(), start_worker()
     until(lambda: set(ids()) == {first.id, second.id})
     first.stop()
     until(lambda: ids() == [second.id])
 
 
-def test_busy_slots_are_reported(processors: Processors, start_worker: StartWorker) -> None:
+def test_busy_slots_are_reported(processors, start_worker):
     gate = threading.Event()
     held: JobType[Any, Any] = processors.register("presence.held")(lambda job: gate.wait(30))
     with override_settings(JOBCHAINS=OFTEN):
@@ -76,7 +74,7 @@ def test_busy_slots_are_reported(processors: Processors, start_worker: StartWork
         until(lambda: [worker.busy for worker in present()] == [0])
 
 
-def test_stuck_slots_are_reported(processors: Processors, start_worker: StartWorker) -> None:
+def test_stuck_slots_are_reported(processors, start_worker):
     gate = threading.Event()
     deaf: JobType[Any, Any] = processors.register("presence.deaf", timeout=0.05)(lambda job: gate.wait(30))
     with override_settings(JOBCHAINS={**OFTEN, "STUCK_SECONDS": 0.05}):
@@ -88,9 +86,7 @@ def test_stuck_slots_are_reported(processors: Processors, start_worker: StartWor
             gate.set()
 
 
-def test_a_stopping_worker_is_reported_while_its_handlers_end(
-    processors: Processors, start_worker: StartWorker
-) -> None:
+def test_a_stopping_worker_is_reported_while_its_handlers_end(processors, start_worker):
     gate, started = threading.Event(), threading.Event()
 
     @processors.register("presence.held")
@@ -112,7 +108,7 @@ def test_a_stopping_worker_is_reported_while_its_handlers_end(
     until(lambda: ids() == [])
 
 
-def test_a_retiring_worker_is_reported_as_stopping(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
+def test_a_retiring_worker_is_reported_as_stopping(quick, start_worker):
     with override_settings(JOBCHAINS=SELDOM):
         worker = start_worker()
     until(present)
@@ -120,7 +116,7 @@ def test_a_retiring_worker_is_reported_as_stopping(quick: JobType[Any, Any], sta
     until(lambda: [seen.is_stopping for seen in present()] == [True])
 
 
-def test_a_deleted_row_is_created_again(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
+def test_a_deleted_row_is_created_again(quick, start_worker):
     with override_settings(JOBCHAINS=OFTEN):
         worker = start_worker()
     for _ in range(3):
@@ -129,9 +125,7 @@ def test_a_deleted_row_is_created_again(quick: JobType[Any, Any], start_worker: 
     until(lambda: ids() == [worker.id])
 
 
-def test_the_row_of_a_dead_worker_is_deleted_by_another(
-    quick: JobType[Any, Any], store: Store, start_worker: StartWorker
-) -> None:
+def test_the_row_of_a_dead_worker_is_deleted_by_another(quick, store, start_worker):
     died = Beat("died", "host", 1, "1", 1, 0, 0, None, (), False, 100.0, 0.01)
     store.workers.beat(died)
     until(lambda: [worker.is_stale for worker in present()] == [True])
@@ -141,9 +135,7 @@ def test_the_row_of_a_dead_worker_is_deleted_by_another(
 
 
 @pytest.mark.slow
-def test_a_killed_worker_becomes_stale_and_is_then_deleted(
-    quick: JobType[Any, Any], start_worker: StartWorker, start_process: StartProcess
-) -> None:
+def test_a_killed_worker_becomes_stale_and_is_then_deleted(quick, start_worker, start_process):
     process = start_process(jobchains={"HEARTBEAT_SECONDS": 0.3})
     [seen] = until(present, 60)
     process.kill()
@@ -153,9 +145,7 @@ def test_a_killed_worker_becomes_stale_and_is_then_deleted(
     until(lambda: ids() == [worker.id])
 
 
-def test_a_worker_runs_jobs_without_its_table(
-    quick: JobType[Any, Any], make_worker: StartWorker, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_worker_runs_jobs_without_its_table(quick, make_worker, caplog):
     with override_settings(JOBCHAINS=OFTEN), _renamed_table(), caplog.at_level(logging.WARNING, "django_jobchains"):
         worker = make_worker()
         worker.start()
@@ -181,9 +171,7 @@ class _renamed_table:  # noqa: N801 - a context manager
             cursor.execute(f"ALTER TABLE {old} RENAME TO {new}")
 
 
-def test_the_time_of_the_last_heartbeat_is_known(
-    quick: JobType[Any, Any], start_worker: StartWorker, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_time_of_the_last_heartbeat_is_known(quick, start_worker, store, monkeypatch):
     with override_settings(JOBCHAINS=OFTEN):
         worker = start_worker()
     first = until(lambda: worker.components.heartbeat.last_success_at) or 0.0
@@ -202,9 +190,7 @@ def _away(*args: object) -> None:
     raise OperationalError("away")
 
 
-def test_a_database_that_does_not_respond_does_not_delay_the_stop(
-    quick: JobType[Any, Any], start_worker: StartWorker, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_database_that_does_not_respond_does_not_delay_the_stop(quick, start_worker, store, monkeypatch):
     released = threading.Event()
     worker = start_worker()
     until(ids)
@@ -221,7 +207,7 @@ def test_a_database_that_does_not_respond_does_not_delay_the_stop(
     assert ids() == [worker.id]
 
 
-def test_a_stopped_worker_does_not_create_its_row_again(quick: JobType[Any, Any], make_worker: StartWorker) -> None:
+def test_a_stopped_worker_does_not_create_its_row_again(quick, make_worker):
     worker = make_worker()
     worker.start()
     until(ids)
@@ -231,7 +217,7 @@ def test_a_stopped_worker_does_not_create_its_row_again(quick: JobType[Any, Any]
     assert ids() == []
 
 
-def test_heartbeats_take_few_statements(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
+def test_heartbeats_take_few_statements(quick, start_worker):
     with override_settings(JOBCHAINS=SELDOM), statements_of_others() as statements:
         start_worker()
         until(ids)
@@ -239,7 +225,7 @@ def test_heartbeats_take_few_statements(quick: JobType[Any, Any], start_worker: 
         assert stays(lambda: max(map(statements.count, beats)) <= 1, 1)
 
 
-def test_a_heartbeat_does_not_read_constant_columns_again(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
+def test_a_heartbeat_does_not_read_constant_columns_again(quick, start_worker):
     with override_settings(JOBCHAINS=SELDOM):
         second = start_worker(queues=["mail"])
         until(ids)
@@ -252,7 +238,7 @@ def test_a_heartbeat_does_not_read_constant_columns_again(quick: JobType[Any, An
         assert seen[second.id].queues == ("mail",)
 
 
-def test_one_worker_is_the_first(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
+def test_one_worker_is_the_first(quick, start_worker):
     with override_settings(JOBCHAINS=OFTEN):
         first = start_worker()
         until(lambda: ids() == [first.id])
@@ -263,7 +249,7 @@ def test_one_worker_is_the_first(quick: JobType[Any, Any], start_worker: StartWo
         until(lambda: second.components.heartbeat.is_first)
 
 
-def test_a_silent_worker_is_not_the_first(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
+def test_a_silent_worker_is_not_the_first(quick, start_worker):
     with override_settings(JOBCHAINS=OFTEN):
         gone = Beat("gone", "host", 1, "1", 1, 0, 0, None, ("presence.quick",), False, 3600.0, 60.0)
         get_store().workers.beat(gone)
@@ -273,7 +259,7 @@ def test_a_silent_worker_is_not_the_first(quick: JobType[Any, Any], start_worker
         until(lambda: worker.components.heartbeat.is_first)
 
 
-def test_run_until_idle_leaves_no_row(quick: JobType[Any, Any], make_worker: StartWorker) -> None:
+def test_run_until_idle_leaves_no_row(quick, make_worker):
     quick.enqueue()
     worker: Worker = make_worker()
     worker.run_until_idle(15)

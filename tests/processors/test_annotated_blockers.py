@@ -28,7 +28,7 @@ untyped: JobType[Any, Any] = JobType("untyped")
 
 
 @pytest.fixture
-def processors() -> Processors:
+def processors():
     return Processors()
 
 
@@ -49,7 +49,7 @@ def with_an_option(job: RunningJob[None, tuple[Chain[str | None], Chain[Receipt]
 
 @pytest.mark.parametrize("function", [in_another_order, awaited, partial(with_an_option, option=1)])
 @pytest.mark.parametrize("is_declared", [False, True])
-def test_another_order_is_refused_with_both_orders(processors: Processors, function: Any, is_declared: bool) -> None:
+def test_another_order_is_refused_with_both_orders(processors, function, is_declared):
     if is_declared:
         register = processors.register(JobType("ship", input=Any, output=Any, blockers=(charge, pack)))
     else:
@@ -64,12 +64,12 @@ def test_another_order_is_refused_with_both_orders(processors: Processors, funct
     ) in str(caught.value)
 
 
-def test_another_number_is_refused(processors: Processors) -> None:
+def test_another_number_is_refused(processors):
     with pytest.raises(InvalidDeclaration, match=r"with_one_missing expects the blockers \(Chain\[Receipt\]\), but"):
         processors.register("ship", blockers=(charge, pack))(with_one_missing)
 
 
-def test_types_that_are_named_are_checked_when_their_slice_is_added(processors: Processors) -> None:
+def test_types_that_are_named_are_checked_when_their_slice_is_added(processors):
     registry, others = Registry(), Processors()
 
     @processors.register("both", blockers=("count", "tell"))
@@ -88,7 +88,7 @@ def test_types_that_are_named_are_checked_when_their_slice_is_added(processors: 
         registry.add(others)
 
 
-def test_annotations_that_fit_are_accepted(processors: Processors) -> None:
+def test_annotations_that_fit_are_accepted(processors):
     register = processors.register
     register("1", blockers=(charge, pack))(in_declared_order)
     register("2", blockers=(refund, pack))(in_declared_order)  # a Refund is a Receipt

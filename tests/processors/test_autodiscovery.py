@@ -18,7 +18,7 @@ def names(registry: Registry) -> list[str]:
     return [name for name in sorted(registry.job_types()) if name.startswith(("plain.", "listed."))]
 
 
-def test_the_jobs_module_of_an_app_is_imported_when_the_apps_are_ready() -> None:
+def test_the_jobs_module_of_an_app_is_imported_when_the_apps_are_ready():
     assert names(get_registry()) == []
     with installed("plain"):
         registry = apps.get_app_config("django_jobchains").registry
@@ -27,35 +27,35 @@ def test_the_jobs_module_of_an_app_is_imported_when_the_apps_are_ready() -> None
     assert names(get_registry()) == []
 
 
-def test_the_order_of_the_apps_does_not_matter() -> None:
+def test_the_order_of_the_apps_does_not_matter():
     first = [f"{HERE}.plain", *settings.INSTALLED_APPS]
     with override_settings(INSTALLED_APPS=first):
         assert names(get_registry()) == ["plain.approval", "plain.charge"]
 
 
-def test_an_app_may_list_modules_by_relative_or_full_name() -> None:
+def test_an_app_may_list_modules_by_relative_or_full_name():
     with installed("listed"):
         assert {"listed.work", "listed.bill"} <= set(names(get_registry()))
 
 
-def test_an_object_in_two_modules_counts_once() -> None:
+def test_an_object_in_two_modules_counts_once():
     with installed("plain", "listed"):
         registry = get_registry()
         assert names(registry) == ["listed.bill", "listed.work", "plain.approval", "plain.charge"]
         assert sum(processor.job_type.name == "plain.charge" for processor in registry.processors()) == 1
 
 
-def test_an_app_needs_no_jobs_module() -> None:
+def test_an_app_needs_no_jobs_module():
     with installed("quiet"):
         assert names(get_registry()) == []
 
 
-def test_a_jobs_module_that_cannot_be_imported_is_an_error() -> None:
+def test_a_jobs_module_that_cannot_be_imported_is_an_error():
     with pytest.raises(ModuleNotFoundError, match="no_such_module"), installed("broken"):
         pass
 
 
-def test_a_listed_module_that_is_missing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listed_module_that_is_missing_is_an_error(monkeypatch):
     with installed("quiet"):
         config = apps.get_app_config("quiet")
         monkeypatch.setattr(config, "jobchains_modules", [f"{HERE}.quiet.nowhere"], raising=False)

@@ -13,7 +13,7 @@ from tests.support.attempts import committed
 
 
 @pytest.fixture
-def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
+def registry(monkeypatch):
     """Empty the registry of the project for the test."""
     registry = get_registry()
     monkeypatch.setattr(registry, "slices", [])
@@ -25,7 +25,7 @@ def messages() -> list[tuple[str | None, str, str | None]]:
     return [(message.id, message.msg, message.hint) for message in run_checks(tags=["jobchains"])]
 
 
-def test_an_unknown_name_is_a_system_check_error(registry: Registry) -> None:
+def test_an_unknown_name_is_a_system_check_error(registry):
     part = Processors()
     part.register("shop.charge", continues_with=["shop.recipt", "shop.charge"])(lambda job: None)
     registry.add(part)
@@ -36,12 +36,12 @@ def test_an_unknown_name_is_a_system_check_error(registry: Registry) -> None:
     assert "INSTALLED_APPS" in hint
 
 
-def test_an_undeclared_job_type_is_a_system_check_error(registry: Registry) -> None:
+def test_an_undeclared_job_type_is_a_system_check_error(registry):
     registry.add(JobType("shop.charge", continues_with=[JobType("shop.receipt")]))
     assert [id_ for id_, _, _ in messages()] == ["jobchains.E004"]
 
 
-def test_known_names_and_types_pass_the_checks(registry: Registry) -> None:
+def test_known_names_and_types_pass_the_checks(registry):
     receipt = JobType("shop.receipt")
     registry.add(receipt)
     registry.add(JobType("shop.charge", continues_with=[receipt, "shop.refund"]))
@@ -55,9 +55,7 @@ def test_known_names_and_types_pass_the_checks(registry: Registry) -> None:
     ("allowed", "status", "steps"),
     [(None, "completed", 2), (["second"], "completed", 2), (["third"], "pending", 1), ([], "pending", 1)],
 )
-def test_a_handler_may_continue_only_with_allowed_types(
-    by: str, allowed: list[str] | None, status: str, steps: int
-) -> None:
+def test_a_handler_may_continue_only_with_allowed_types(by, allowed, status, steps):
     part = Processors()
     second = part.register("second")(lambda job: None)
     third = part.register("third")(lambda job: None)
@@ -79,16 +77,16 @@ def test_a_handler_may_continue_only_with_allowed_types(
         assert error.startswith(f"ContinuationNotAllowed: 'first' may continue with {names}, but not with 'second'")
 
 
-def test_a_string_is_one_name(registry: Registry) -> None:
+def test_a_string_is_one_name(registry):
     job_type = JobType("shop.charge", continues_with="shop.receipt")
     assert job_type.continues_with == {"shop.receipt"}
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("unknown", ["nope", "chain_index", "max_attempts"])
-def test_an_unknown_argument_is_an_error_that_lists_the_known(unknown: str) -> None:
+def test_an_unknown_argument_is_an_error_that_lists_the_known(unknown):
     """The error names ``continue_with``, and no internal function."""
     chain = JobType[Any, Any]("shop.approval").enqueue()
     words = rf"^continue_with\(\) does not take the argument {unknown}\. It takes run_at, delay, blockers,"
     with chains.current_job(chain) as current, pytest.raises(TypeError, match=words):
-        current.continue_with(JobType("shop.receipt"), 1, **{unknown: 1})  # type: ignore[arg-type]
+        current.continue_with(JobType("shop.receipt"), 1, **{unknown: 1})

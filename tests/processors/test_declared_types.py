@@ -23,18 +23,18 @@ class Decision:
 
 
 @pytest.fixture
-def approval() -> JobType[Request, Decision]:
+def approval():
     return JobType("shop.approval", input=Request, output=Decision)
 
 
 @pytest.mark.django_db
-def test_jobs_of_a_type_without_a_processor_can_be_enqueued(approval: JobType[Request, Decision]) -> None:
+def test_jobs_of_a_type_without_a_processor_can_be_enqueued(approval):
     chain = approval.enqueue(Request(5))
     assert (chain.status, chain.input) == ("pending", {"amount": 5})
 
 
 @committed
-def test_a_processor_can_be_attached_later(approval: JobType[Request, Decision]) -> None:
+def test_a_processor_can_be_attached_later(approval):
     processors = Processors()
 
     @processors.register(approval)
@@ -52,7 +52,7 @@ def test_a_processor_can_be_attached_later(approval: JobType[Request, Decision])
 
 
 @committed
-def test_a_worker_skips_jobs_of_a_type_without_a_processor(approval: JobType[Request, Decision]) -> None:
+def test_a_worker_skips_jobs_of_a_type_without_a_processor(approval):
     processors = Processors()
     processors.register("other")(lambda job: None)
     registry = Registry()
@@ -63,17 +63,17 @@ def test_a_worker_skips_jobs_of_a_type_without_a_processor(approval: JobType[Req
     assert (chain.refresh().status, chain.current_job.attempt) == ("pending", 0)
 
 
-def test_the_input_type_is_that_of_the_declaration(approval: JobType[Request, Decision]) -> None:
+def test_the_input_type_is_that_of_the_declaration(approval):
     processors = Processors()
 
     @processors.register(approval)
     def decide(job: RunningJob[Any]) -> Any: ...
 
     with pytest.raises(InvalidInput):
-        decide.item("x")  # type: ignore[arg-type]
+        decide.item("x")
 
 
-def test_a_declared_type_has_only_one_processor(approval: JobType[Request, Decision]) -> None:
+def test_a_declared_type_has_only_one_processor(approval):
     Processors().register(approval)(lambda job: Decision(True))
     with pytest.raises(DuplicateJobType, match=r"'shop\.approval' is declared twice"):
         Processors().register(approval)(lambda job: Decision(True))
@@ -84,16 +84,14 @@ def test_a_declared_type_has_only_one_processor(approval: JobType[Request, Decis
     [{"entry": False}, {"continues_with": ["a"]}, {"input": int}, {"output": int}],
     ids=lambda o: next(iter(o)),
 )
-def test_options_of_the_declaration_cannot_be_repeated(
-    approval: JobType[Request, Decision], options: dict[str, Any]
-) -> None:
+def test_options_of_the_declaration_cannot_be_repeated(approval, options):
     """Ignoring ``entry=False`` silently would let anyone enqueue the type."""
     with pytest.raises(RegistryError):
         Processors().register(approval, **options)(lambda job: Decision(True))
 
 
 @pytest.mark.django_db
-def test_a_type_without_entry_cannot_be_enqueued() -> None:
+def test_a_type_without_entry_cannot_be_enqueued():
     inner = JobType("shop.inner", entry=False)
     for enqueue in (inner.enqueue, inner.item, lambda: chains.enqueue(inner)):
         with pytest.raises(NotAnEntryType, match=r"'shop\.inner' is declared with entry=False"):
@@ -101,7 +99,7 @@ def test_a_type_without_entry_cannot_be_enqueued() -> None:
 
 
 @pytest.mark.django_db
-def test_entry_can_be_set_at_registration() -> None:
+def test_entry_can_be_set_at_registration():
     inner = Processors().register("shop.inner", entry=False)(lambda job: None)
     with pytest.raises(NotAnEntryType):
         inner.enqueue()

@@ -1,7 +1,5 @@
 """A registry contains each name once, over all slices and declared types."""
 
-from typing import Any
-
 import pytest
 from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
@@ -19,13 +17,13 @@ def slice_of(*names: str) -> Processors:
     return part
 
 
-def test_the_registry_belongs_to_the_app_config() -> None:
+def test_the_registry_belongs_to_the_app_config():
     registry = apps.get_app_config("django_jobchains").registry
     assert isinstance(registry, Registry)
     assert get_registry() is registry
 
 
-def test_a_name_used_twice_in_a_slice_is_an_error() -> None:
+def test_a_name_used_twice_in_a_slice_is_an_error():
     part = slice_of("shop.charge")
     with pytest.raises(DuplicateJobType, match=r"'shop\.charge' is declared twice"):
         part.register("shop.charge")(lambda job: None)
@@ -41,19 +39,19 @@ def test_a_name_used_twice_in_a_slice_is_an_error() -> None:
         (JobType("b"), JobType("b")),
     ],
 )
-def test_two_types_with_one_name_are_an_error(one: Any, other: Any) -> None:
+def test_two_types_with_one_name_are_an_error(one, other):
     registry = Registry()
     registry.add(one)
     with pytest.raises(DuplicateJobType, match="'b' is declared twice"):
         registry.add(other)
 
 
-def test_errors_of_the_registry_have_a_base_class() -> None:
+def test_errors_of_the_registry_have_a_base_class():
     for error in (DuplicateJobType, JobTypeNotFound, ProcessorNotFound):
         assert issubclass(error, RegistryError)
 
 
-def test_an_object_may_be_added_twice() -> None:
+def test_an_object_may_be_added_twice():
     registry, part, declared = Registry(), slice_of("a"), JobType("b")
     for _ in range(2):
         registry.add(part)
@@ -62,7 +60,7 @@ def test_an_object_may_be_added_twice() -> None:
     assert len(list(registry.processors())) == 1
 
 
-def test_a_registered_type_may_be_added_by_itself() -> None:
+def test_a_registered_type_may_be_added_by_itself():
     registry, part = Registry(), Processors()
     job_type = part.register("a")(lambda job: None)
     registry.add(job_type)
@@ -71,7 +69,7 @@ def test_a_registered_type_may_be_added_by_itself() -> None:
     assert registry.processor("a").job_type is job_type
 
 
-def test_a_later_duplicate_stops_the_worker_from_starting() -> None:
+def test_a_later_duplicate_stops_the_worker_from_starting():
     registry, one, other = Registry(), slice_of("a"), slice_of("b")
     registry.add(one)
     registry.add(other)
@@ -80,7 +78,7 @@ def test_a_later_duplicate_stops_the_worker_from_starting() -> None:
         Worker(registry=registry)
 
 
-def test_an_unknown_name_is_an_error_that_lists_the_known() -> None:
+def test_an_unknown_name_is_an_error_that_lists_the_known():
     registry = Registry()
     registry.add(slice_of("shop.charge", "shop.mail"))
     with pytest.raises(JobTypeNotFound, match=r"No job type 'shop\.chagre'.* Known: shop\.charge, shop\.mail"):
@@ -90,12 +88,12 @@ def test_an_unknown_name_is_an_error_that_lists_the_known() -> None:
 
 
 @pytest.mark.django_db
-def test_enqueueing_an_unknown_name_is_an_error() -> None:
+def test_enqueueing_an_unknown_name_is_an_error():
     with pytest.raises(JobTypeNotFound, match="'nobody knows'"):
         chains.enqueue("nobody knows")
 
 
-def test_a_worker_without_any_matching_type_is_an_error() -> None:
+def test_a_worker_without_any_matching_type_is_an_error():
     registry = Registry()
     registry.add(slice_of("shop.charge"))
     with pytest.raises(ImproperlyConfigured, match=r"\(types: mail\.\*\)\. Registered: shop\.charge"):

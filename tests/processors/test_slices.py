@@ -34,9 +34,7 @@ OPTIONS: list[tuple[str, Any, Any, Any, Any]] = [
 
 
 @pytest.mark.parametrize(("name", "of_slice", "own", "inherited", "replaced"), OPTIONS)
-def test_options_of_a_slice_are_defaults_of_its_processors(
-    name: str, of_slice: Any, own: Any, inherited: Any, replaced: Any
-) -> None:
+def test_options_of_a_slice_are_defaults_of_its_processors(name, of_slice, own, inherited, replaced):
     slice_options = of_slice if isinstance(of_slice, dict) else {name: of_slice}
     own_options = own if isinstance(own, dict) else {name: own}
     part = Processors(**slice_options)
@@ -46,15 +44,15 @@ def test_options_of_a_slice_are_defaults_of_its_processors(
     assert found == [inherited, replaced]
 
 
-def test_slices_accept_every_option_of_processors() -> None:
+def test_slices_accept_every_option_of_processors():
     assert ProcessorOptions.__annotations__.keys() == (
         RegisterOptions.__annotations__.keys() - DeclarationOptions.__annotations__.keys()
     )
     with pytest.raises(TypeError, match=r"^Processors\(\) does not take the argument max_attempt\. It takes mode, "):
-        Processors(max_attempt=3)  # type: ignore[call-arg]
+        Processors(max_attempt=3)
 
 
-def test_a_handler_is_checked_against_the_options_of_its_slice() -> None:
+def test_a_handler_is_checked_against_the_options_of_its_slice():
     part = Processors(mode="atomic", batch_limit=5)
     with pytest.raises(InvalidDeclaration, match="is async: mode='atomic'"):
 

@@ -1,5 +1,3 @@
-from collections.abc import Callable, Iterator
-
 import pytest
 
 from django_jobchains import testing
@@ -10,14 +8,14 @@ __all__ = ("_declared_types", "_end_actors", "events", "make_worker", "registry"
 
 
 @pytest.fixture
-def recorded_batches() -> tuple[list[tuple[int, float]], Callable[[int, float], None]]:
+def recorded_batches():
     """The calls of ``on_batch``, and the callback that records them."""
     reports: list[tuple[int, float]] = []
     return reports, lambda deleted, share: reports.append((deleted, share))
 
 
 @pytest.fixture
-def clock() -> Iterator[testing.Clock]:
+def clock():
     """The database's clock, which a test can advance."""
     with testing.clock() as clock:
         yield clock

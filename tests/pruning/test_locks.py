@@ -8,7 +8,6 @@ from django.db import connection, connections
 from django.utils import timezone
 
 from django_jobchains.models import Job
-from django_jobchains.store import Store
 from django_jobchains.store.retention import EndedChains
 from tests.support.chains import completed
 from tests.support.connections import committing, stopped_before
@@ -19,7 +18,7 @@ pytestmark = [
 ]
 
 
-def test_prune_takes_the_write_lock_before_it_reads(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prune_takes_the_write_lock_before_it_reads(store, monkeypatch):
     """This holds even if transactions begin without a lock, which is SQLite's default."""
     monkeypatch.setitem(connections.settings["default"]["OPTIONS"], "transaction_mode", "DEFERRED")
     chain = completed(store)

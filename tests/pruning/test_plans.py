@@ -1,13 +1,11 @@
 """The plans of retention: old chains are found by index, even if their keys must be checked."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from uuid import UUID
 
 import pytest
 from django.db import connection
 from django.db.models import F
-from pytest_django import DjangoDbBlocker
 
 from django_jobchains.models import Job
 from django_jobchains.store import Store, get_store
@@ -27,7 +25,7 @@ LAST = UUID(int=2**128 - 1)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _history(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+def _history(django_db_setup, django_db_blocker):
     """Completed chains with keys, half of which never expire, and links between other jobs."""
     with django_db_blocker.unblock(), connection.cursor() as cursor:
         add(cursor, HISTORY, SHIP, "completed", 0, "-1 hour")
@@ -42,11 +40,11 @@ def _history(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Itera
 
 
 @pytest.fixture
-def store() -> Store:
+def store():
     return get_store()
 
 
-def test_search_reads_one_batch_by_index(store: Store) -> None:
+def test_search_reads_one_batch_by_index(store):
     assert 0 < len(find(store)) < BATCH
     reading = reading_of(lambda: find(store))
     assert not reading.scans, reading.plan
@@ -54,7 +52,7 @@ def test_search_reads_one_batch_by_index(store: Store) -> None:
     assert reading.steps < MAX_THOUSAND_STEPS
 
 
-def test_batch_is_deleted_by_primary_key(store: Store) -> None:
+def test_batch_is_deleted_by_primary_key(store):
     job_ids = find(store)
     reading = reading_of(lambda: store.retention.prune(job_ids, ENDED))
     assert not reading.scans, reading.plan

@@ -1,6 +1,5 @@
 """``chains.prune`` deletes old chains in batches, and keeps open, recent, failed and needed ones."""
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -12,8 +11,6 @@ from django.db import transaction
 from django_jobchains import chains
 from django_jobchains.chains import Chain, Deduplicate
 from django_jobchains.models import FailedAttempt, Job, JobBlocker
-from django_jobchains.store import Store
-from django_jobchains.testing import Clock
 from tests.support.chains import (
     STATES,
     attempt,
@@ -45,7 +42,7 @@ def finish(chain: Chain) -> Chain:
     return chain
 
 
-def test_only_old_completed_and_cancelled_chains_are_deleted(store: Store, clock: Clock) -> None:
+def test_only_old_completed_and_cancelled_chains_are_deleted(store, clock):
     old = {name: make(store) for name, make in STATES.items()}
     clock.advance(timedelta(days=10))
     young = {"completed": finish(ship.enqueue()), "cancelled": cancelled(store)}
@@ -59,10 +56,10 @@ class TestRetentionSettings:
     """``chains.prune`` without ``older_than``."""
 
     @pytest.fixture(autouse=True)
-    def _retention(self, settings: Any) -> None:
+    def _retention(self, settings):
         settings.JOBCHAINS = {"RETENTION_COMPLETED_SECONDS": 3 * 86_400, "RETENTION_FAILED_SECONDS": 6 * 86_400}
 
-    def test_each_status_has_its_own_retention(self, store: Store, clock: Clock) -> None:
+    def test_each_status_has_its_own_retention(self, store, clock):
         made = {name: STATES[name](store) for name in ("completed", "failed", "cancelled", "pending")}
         for days, gone in ((2, []), (2, ["completed"]), (3, ["failed"]), (24, ["cancelled"])):
             clock.advance(days * DAY)
@@ -70,7 +67,7 @@ class TestRetentionSettings:
             assert chains.prune() == len(gone)
             assert chain_ids() == each(made.values()) - {made.pop(name).id for name in gone}
 
-    def test_statuses_and_types_restrict_the_prune(self, store: Store, clock: Clock) -> None:
+    def test_statuses_and_types_restrict_the_prune(self, store, clock):
         of_ship, of_mail, of_failed = completed(store), finish(mail.enqueue()), failed(store)
         clock.advance(7 * DAY)
         assert chains.prune(types=["shop.mail", "shop.gone"]) == 1
@@ -79,21 +76,21 @@ class TestRetentionSettings:
         assert chain_ids() == {of_ship.id}
         assert chains.prune(statuses="completed") == 1
 
-    def test_chains_of_undeclared_types_are_kept(self, store: Store, clock: Clock) -> None:
+    def test_chains_of_undeclared_types_are_kept(self, store, clock):
         chain = completed(store)
         Job.objects.update(chain_type_name="shop.gone", type_name="shop.gone")
         clock.advance(7 * DAY)
         assert chains.prune() == chains.prune(types=["shop.gone"]) == 0
         assert chain_ids() == {chain.id}
 
-    def test_matching_key_keeps_its_chain_unless_older_than_is_given(self, store: Store, clock: Clock) -> None:
+    def test_matching_key_keeps_its_chain_unless_older_than_is_given(self, store, clock):
         keyed = [finish(ship.enqueue(deduplicate=Deduplicate(scope, scope))) for scope in ("any", "incomplete")]
         clock.advance(7 * DAY)
         assert chains.prune() == 1
         assert chain_ids() == {keyed[0].id}
         assert chains.prune(7 * DAY - timedelta(hours=1)) == 1
 
-    def test_chain_is_deleted_with_the_one_that_needed_it(self, store: Store, clock: Clock) -> None:
+    def test_chain_is_deleted_with_the_one_that_needed_it(self, store, clock):
         blocker = finish(mail.enqueue())
         ship.enqueue(blockers=[blocker])
         store.attempts.fail([failed_try(job) for job in claim(store)])
@@ -102,7 +99,7 @@ class TestRetentionSettings:
         assert not chain_ids()
 
 
-def test_types_are_those_of_chains_not_of_jobs(store: Store) -> None:
+def test_types_are_those_of_chains_not_of_jobs(store):
     of_ship = completed(store)
     continued = ship.enqueue()
     go_on(continued)  # with a job of type mail
@@ -116,7 +113,7 @@ def test_types_are_those_of_chains_not_of_jobs(store: Store) -> None:
     assert chain_ids() == set()
 
 
-def test_related_rows_are_deleted_with_their_chain_only(store: Store) -> None:
+def test_related_rows_are_deleted_with_their_chain_only(store):
     kept, kept_open = failed(store), ship.enqueue()
     go_on(kept_open)
     before = everything()
@@ -134,7 +131,7 @@ def test_related_rows_are_deleted_with_their_chain_only(store: Store) -> None:
 @pytest.mark.parametrize(
     ("batch", "types"), [(1, None), (3, ["shop.ship", "shop.mail"]), (7, None), (1_000, ["shop.ship", "shop.mail"])]
 )
-def test_batches_of_any_size_delete_everything_that_is_due(store: Store, batch: int, types: list[str] | None) -> None:
+def test_batches_of_any_size_delete_everything_that_is_due(store, batch, types):
     kept, gone = [], []
     for _ in range(4):
         kept += [pending(store), failed(store)]
@@ -151,7 +148,7 @@ def test_batches_of_any_size_delete_everything_that_is_due(store: Store, batch: 
     assert chain_ids() == each(kept)
 
 
-def test_custom_ids_are_found(store: Store) -> None:
+def test_custom_ids_are_found(store):
     ids = [UUID(int=1), uuid4(), uuid4(), UUID(int=2**128 - 1)]
     for id_ in ids:
         finish(ship.enqueue(id=id_))
@@ -161,7 +158,7 @@ def test_custom_ids_are_found(store: Store) -> None:
 
 class TestNeededBlockers:
     @pytest.mark.parametrize("status", ["blocked", "pending", "running", "failed", "cancelled"])
-    def test_blocker_is_kept_while_its_dependent_is_not_completed(self, store: Store, status: str) -> None:
+    def test_blocker_is_kept_while_its_dependent_is_not_completed(self, store, status):
         blocker = mail.enqueue()
         dependent = ship.enqueue(blockers=[blocker])
         if status == "cancelled":
@@ -179,7 +176,7 @@ class TestNeededBlockers:
         assert chains.prune(NOW, types=["shop.mail"]) == 0
         assert chain_ids() == each([blocker, dependent])
 
-    def test_blocker_is_deleted_after_its_dependent_has_completed(self, store: Store) -> None:
+    def test_blocker_is_deleted_after_its_dependent_has_completed(self, store):
         blocker = mail.enqueue()
         dependent = ship.enqueue(blockers=[blocker])
         finish(blocker)
@@ -188,7 +185,7 @@ class TestNeededBlockers:
         assert chain_ids() == {dependent.id}
 
     @pytest.mark.parametrize("batch", [1, 2, 1_000])
-    def test_blocker_is_deleted_together_with_its_dependent(self, store: Store, batch: int) -> None:
+    def test_blocker_is_deleted_together_with_its_dependent(self, store, batch):
         """A chain that was cancelled while it was blocked needs its blocker until it is deleted itself."""
         older, dependent = finish(mail.enqueue()), ship.enqueue()
         go_on(dependent, blockers=[older, mail.enqueue()])
@@ -199,7 +196,7 @@ class TestNeededBlockers:
         assert chains.prune(NOW, batch=batch) == 3
         assert chain_ids() == {pending_blocker}
 
-    def test_needed_chains_are_kept_transitively(self, store: Store) -> None:
+    def test_needed_chains_are_kept_transitively(self, store):
         first = mail.enqueue()
         second = ship.enqueue(blockers=[first])
         third = ship.enqueue(blockers=[second])
@@ -209,7 +206,7 @@ class TestNeededBlockers:
         assert chain_ids() == each([first, second, third])
 
 
-def test_dry_run_only_counts(store: Store) -> None:
+def test_dry_run_only_counts(store):
     for _ in range(5):
         completed(store)
     needed = mail.enqueue()
@@ -220,9 +217,7 @@ def test_dry_run_only_counts(store: Store) -> None:
     assert everything() == before
 
 
-def test_on_batch_receives_the_count_and_the_share(
-    store: Store, recorded_batches: tuple[list[tuple[int, float]], Callable[[int, float], None]]
-) -> None:
+def test_on_batch_receives_the_count_and_the_share(store, recorded_batches):
     for _ in range(6):
         completed(store)
     reports, on_batch = recorded_batches
@@ -234,12 +229,12 @@ def test_on_batch_receives_the_count_and_the_share(
     assert all(0 <= share <= 1 for share in shares)
 
 
-def test_prune_without_matching_chains_returns_zero(store: Store) -> None:
+def test_prune_without_matching_chains_returns_zero(store):
     running(store)
     assert chains.prune(timedelta.max) == chains.prune(DAY) == chains.prune(NOW) == 0
 
 
-def test_prune_is_rolled_back_with_the_transaction(store: Store) -> None:
+def test_prune_is_rolled_back_with_the_transaction(store):
     completed(store)
     before = everything()
     with transaction.atomic():
@@ -250,7 +245,7 @@ def test_prune_is_rolled_back_with_the_transaction(store: Store) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_async_prune(store: Store) -> None:
+def test_async_prune(store):
     store.attempts.finish([finished(attempt(store, ship.enqueue()))])
     assert async_to_sync(chains.aprune)(NOW) == 1
 
@@ -266,6 +261,6 @@ def test_async_prune(store: Store) -> None:
         ({"older_than": DAY, "batch": 10_001}, ValueError, "1 to 10000"),
     ],
 )
-def test_invalid_arguments_are_refused(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_invalid_arguments_are_refused(arguments, error, message):
     with pytest.raises(error, match=message):
         chains.prune(**arguments)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from django_jobchains import chains
-from django_jobchains.chains import Chain, ChainNotFound, JobNotFound
+from django_jobchains.chains import ChainNotFound, JobNotFound
 from django_jobchains.models import Job, JobBlocker
 from django_jobchains.store import Store
 from tests.support.chains import cancelled, completed, each, mail, pending, ship
@@ -31,12 +31,12 @@ def result_or_error(actor: Actor) -> Any:
 
 
 @pytest.fixture
-def chain(store: Store) -> Chain:
+def chain(store):
     return completed(store)
 
 
 class TestNewDependentOfAChain:
-    def test_chain_is_kept_if_the_dependent_came_first(self, chain: Chain) -> None:
+    def test_chain_is_kept_if_the_dependent_came_first(self, chain):
         enqueueing = holding(lambda store: mail.enqueue(blockers=[chain]))
         pruning = waiting(prune)
         enqueueing.go_on()
@@ -46,7 +46,7 @@ class TestNewDependentOfAChain:
         assert chains.prune(NOW) == 0
 
     @pytest.mark.postgresql
-    def test_prune_does_not_wait_for_the_dependent(self, store: Store, chain: Chain) -> None:
+    def test_prune_does_not_wait_for_the_dependent(self, store, chain):
         other = completed(store)
         enqueueing = holding(lambda store: mail.enqueue(blockers=[chain]))
         assert chains.prune(NOW) == 1
@@ -55,7 +55,7 @@ class TestNewDependentOfAChain:
         enqueueing.result()
 
     @pytest.mark.parametrize("step", STEPS)
-    def test_dependent_gets_the_chain_or_an_error_at_any_statement(self, chain: Chain, step: int) -> None:
+    def test_dependent_gets_the_chain_or_an_error_at_any_statement(self, chain, step):
         pruning = stopped_before(step, prune)
         enqueueing = waiting(lambda store: mail.enqueue(blockers=[chain]))
         pruning.go_on()
@@ -71,7 +71,7 @@ class TestNewDependentOfAChain:
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_retry_succeeds_or_raises_at_any_statement(store: Store, step: int) -> None:
+def test_retry_succeeds_or_raises_at_any_statement(store, step):
     chain = cancelled(store)
     pruning = stopped_before(step, prune)
     retrying = waiting(lambda store: chains.retry(chain.id))
@@ -86,7 +86,7 @@ def test_retry_succeeds_or_raises_at_any_statement(store: Store, step: int) -> N
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_concurrent_prunes_delete_each_chain_once(store: Store, step: int) -> None:
+def test_concurrent_prunes_delete_each_chain_once(store, step):
     kept = pending(store)
     for _ in range(5):
         completed(store)
@@ -99,7 +99,7 @@ def test_concurrent_prunes_delete_each_chain_once(store: Store, step: int) -> No
     assert set(Job.objects.values_list("chain_id", flat=True)) == {kept.id}
 
 
-def test_locked_chain_is_left_for_the_next_prune(store: Store) -> None:
+def test_locked_chain_is_left_for_the_next_prune(store):
     chain, dependent = cancelled(store), ship.enqueue()
     retrying = holding(lambda store: chains.retry(chain.id))
     pruning = waiting(prune)

@@ -1,7 +1,7 @@
 """Workers delete chains after their retention, by status and type, without repeated walks over kept chains."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -30,7 +30,7 @@ from django_jobchains.worker.unblock import Unblocker
 from tests.support import clocks
 from tests.support.chains import STATES, completed, each, failed, go_on, mail, pending, ship
 from tests.support.jobs import MAIL, SHIP
-from tests.support.workers import Events, StartWorker, context_for
+from tests.support.workers import context_for
 
 pytestmark = pytest.mark.django_db
 
@@ -40,7 +40,7 @@ BOTH = (SHIP, MAIL)
 
 
 @pytest.fixture
-def monotonic() -> clocks.Clock:
+def monotonic():
     return clocks.Clock()
 
 
@@ -71,7 +71,7 @@ def chain_ids() -> set[Any]:
 
 
 class TestDeletedChains:
-    def test_each_status_has_its_own_retention(self, store: Store, clock: testing.Clock) -> None:
+    def test_each_status_has_its_own_retention(self, store, clock):
         made = {name: STATES[name](store) for name in ("completed", "failed", "cancelled", "pending")}
         pruner = make_pruner(store, rule(kept=DAY), rule("cancelled", 3 * DAY), rule("failed", 9 * DAY))
         gone: set[UUID] = set()
@@ -81,7 +81,7 @@ class TestDeletedChains:
             gone.add(made[name].id)
             assert chain_ids() == each(made.values()) - gone
 
-    def test_each_type_has_its_own_retention(self, store: Store, clock: testing.Clock) -> None:
+    def test_each_type_has_its_own_retention(self, store, clock):
         of_ship, of_mail = completed(store), finish_all([mail.enqueue()])[0]
         pruner = make_pruner(store, rule(kept=DAY, types=(SHIP,)), rule(kept=5 * DAY, types=(MAIL,)))
         clock.advance(3 * DAY)
@@ -91,7 +91,7 @@ class TestDeletedChains:
         run_round(pruner)
         assert not chain_ids()
 
-    def test_retention_starts_at_the_end_of_the_chain(self, store: Store, clock: testing.Clock) -> None:
+    def test_retention_starts_at_the_end_of_the_chain(self, store, clock):
         chain = pending(store)
         clock.advance(5 * DAY)
         finish_all([chain])
@@ -101,9 +101,7 @@ class TestDeletedChains:
         run_round(make_pruner(store))
         assert not chain_ids()
 
-    def test_chain_with_an_unlimited_key_is_kept_by_a_rule_that_keeps_keys(
-        self, store: Store, clock: testing.Clock
-    ) -> None:
+    def test_chain_with_an_unlimited_key_is_kept_by_a_rule_that_keeps_keys(self, store, clock):
         keyed, plain = finish_all([ship.enqueue(deduplicate=Deduplicate("k", "any")), ship.enqueue()])
         clock.advance(3000 * DAY)
         run_round(make_pruner(store, rule(keyed=False)))
@@ -122,9 +120,7 @@ class TestDeletedChains:
         ],
     )
     @pytest.mark.parametrize("steps", [1, 3])
-    def test_chain_is_kept_while_its_key_can_match(
-        self, store: Store, clock: testing.Clock, deduplicate: Deduplicate, days: int, steps: int
-    ) -> None:
+    def test_chain_is_kept_while_its_key_can_match(self, store, clock, deduplicate, days, steps):
         """The retention is a day. The key ends with the chain, or with its window."""
         chain = ship.enqueue(deduplicate=deduplicate)
         for _ in range(1, steps):
@@ -138,7 +134,7 @@ class TestDeletedChains:
         assert not chain_ids()
         assert not ship.enqueue(deduplicate=deduplicate).deduplicated
 
-    def test_chain_without_the_end_of_its_key_is_kept(self, store: Store, clock: testing.Clock) -> None:
+    def test_chain_without_the_end_of_its_key_is_kept(self, store, clock):
         """Rows from before the column ``deduplicates_until`` was added have no end of their key."""
         finish_all([chain := ship.enqueue(deduplicate=Deduplicate("k"))])
         Job.objects.update(deduplicates_until=None)
@@ -146,7 +142,7 @@ class TestDeletedChains:
         run_round(make_pruner(store, rule(keyed=False)))
         assert chain_ids() == {chain.id}
 
-    def test_old_runs_of_a_recurring_chain_are_deleted(self, store: Store, clock: testing.Clock) -> None:
+    def test_old_runs_of_a_recurring_chain_are_deleted(self, store, clock):
         chain = ship.enqueue(deduplicate=Deduplicate("tick"))
         for _ in range(5):
             clock.advance(DAY)
@@ -157,7 +153,7 @@ class TestDeletedChains:
         run_round(make_pruner(store, rule(keyed=False)))
         assert chain_ids() == {last.id, chain.id}
 
-    def test_full_round_finds_custom_ids(self, store: Store, clock: testing.Clock) -> None:
+    def test_full_round_finds_custom_ids(self, store, clock):
         for _ in range(20):
             chain = completed(store)
             Job.objects.filter(pk=chain.id).update(id=(id_ := uuid4()), chain_id=id_)
@@ -167,9 +163,7 @@ class TestDeletedChains:
 
 
 class TestRounds:
-    def test_step_is_limited_and_skips_kept_chains(
-        self, store: Store, clock: testing.Clock, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_step_is_limited_and_skips_kept_chains(self, store, clock, monkeypatch):
         monkeypatch.setattr(pruner_module, "MAX_ENTRIES_PER_STEP", 4)
         monkeypatch.setattr(pruner_module, "BATCH_SIZE", 2)
         old = [completed(store) for _ in range(9)]
@@ -181,9 +175,7 @@ class TestRounds:
             assert before - (before := len(chain_ids())) <= 2
         assert chain_ids() == kept != each(old)
 
-    def test_round_continues_where_the_last_one_ended(
-        self, store: Store, clock: testing.Clock, monotonic: clocks.Clock, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_round_continues_where_the_last_one_ended(self, store, clock, monotonic, monkeypatch):
         walks: list[tuple[UUID, UUID]] = []
         find = type(store.retention).find_ended
 
@@ -207,9 +199,7 @@ class TestRounds:
         run_round(pruner)
         assert walks[-2][0].int == 0
 
-    def test_chain_that_ends_late_is_deleted_by_a_full_round(
-        self, store: Store, clock: testing.Clock, monotonic: clocks.Clock
-    ) -> None:
+    def test_chain_that_ends_late_is_deleted_by_a_full_round(self, store, clock, monotonic):
         chain = pending(store)
         pruner = make_pruner(store, clock=monotonic)
         run_round(pruner)
@@ -226,9 +216,7 @@ class TestRounds:
         assert not chain_ids()
 
     @pytest.mark.parametrize("host_is_ahead", [timedelta(hours=12), timedelta(days=-365)])
-    def test_clocks_of_hosts_do_not_affect_retention(
-        self, store: Store, clock: testing.Clock, monkeypatch: pytest.MonkeyPatch, host_is_ahead: timedelta
-    ) -> None:
+    def test_clocks_of_hosts_do_not_affect_retention(self, store, clock, monkeypatch, host_is_ahead):
         """Ids contain the host's time, but retention compares the end of the chain with the database's clock."""
         seconds = host_is_ahead.total_seconds()
         with monkeypatch.context() as patch:
@@ -245,9 +233,7 @@ class TestRounds:
         run_round(make_pruner(store))
         assert not chain_ids()
 
-    def test_full_rounds_are_rarer_with_more_workers(
-        self, store: Store, monotonic: clocks.Clock, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_full_rounds_are_rarer_with_more_workers(self, store, monotonic, monkeypatch):
         for number in range(10):
             store.workers.beat(Beat(f"w{number}", "host", 1, "1", 1, 0, 0, None, (), False, 1, 10))
         monkeypatch.setattr("random.random", lambda: 1.0)
@@ -266,9 +252,7 @@ class TestRounds:
         run_round(pruner)
         assert pruner._full_at == monotonic.now + 2 / pruner_module.FULL_ROUNDS_SHARE * 10
 
-    def test_pruner_rests_in_proportion_to_the_step(
-        self, store: Store, monotonic: clocks.Clock, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_pruner_rests_in_proportion_to_the_step(self, store, monotonic, monkeypatch):
         time_ago = type(store.stats).time_ago
 
         def slow(*args: Any) -> Any:
@@ -280,7 +264,7 @@ class TestRounds:
         assert pruner.step()
         assert pruner.rest_seconds == 4 * pruner_module.REST_SHARE
 
-    def test_round_without_due_chains_needs_two_statements(self, store: Store, monotonic: clocks.Clock) -> None:
+    def test_round_without_due_chains_needs_two_statements(self, store, monotonic):
         pruner = make_pruner(store, clock=monotonic)
         run_round(pruner)
         pruner._full_at = monotonic.now + 50
@@ -288,9 +272,7 @@ class TestRounds:
             run_round(pruner)
         assert len(queries) == 2
 
-    def test_other_tasks_run_between_steps(
-        self, store: Store, clock: testing.Clock, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_other_tasks_run_between_steps(self, store, clock, monkeypatch):
         monkeypatch.setattr(pruner_module, "BATCH_SIZE", 1)
         monkeypatch.setattr(pruner_module, "REST_SHARE", 0.0)
         monkeypatch.setattr("random.uniform", lambda *shares: 0.0)
@@ -310,7 +292,7 @@ class TestRounds:
 
 class TestErrors:
     @pytest.fixture
-    def _referencing_table(self) -> Iterator[None]:
+    def _referencing_table(self):
         """A table of the project with a foreign key to jobs."""
         with connection.cursor() as cursor:
             job = Job._meta.db_table
@@ -321,9 +303,7 @@ class TestErrors:
 
     @pytest.mark.django_db(transaction=True)
     @pytest.mark.usefixtures("_referencing_table")
-    def test_job_referenced_by_another_table_is_logged_and_kept(
-        self, store: Store, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_job_referenced_by_another_table_is_logged_and_kept(self, store, caplog):
         made = finish_all([ship.enqueue() for _ in range(7)])
         with connection.cursor() as cursor:
             cursor.execute(f"INSERT INTO ours SELECT id FROM {Job._meta.db_table} WHERE id = %s", [_as_stored(made[3])])
@@ -333,9 +313,7 @@ class TestErrors:
         assert chain_ids() == {made[3].id}
         assert caplog.messages[-1].startswith(f"Job {made[3].id} and its chain cannot be pruned")
 
-    def test_error_is_logged_once_and_the_next_round_tries_again(
-        self, store: Store, clock: testing.Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_error_is_logged_once_and_the_next_round_tries_again(self, store, clock, monkeypatch, caplog):
         completed(store)
         clock.advance(3 * DAY)
 
@@ -355,7 +333,7 @@ class TestErrors:
 
 
 class TestRetentionRules:
-    def test_rules_come_from_processor_slice_or_settings(self, settings: Any) -> None:
+    def test_rules_come_from_processor_slice_or_settings(self, settings):
         settings.JOBCHAINS = {"RETENTION_COMPLETED_SECONDS": 60, "RETENTION_CANCELLED_SECONDS": None}
         part = Processors(retention=Retention(completed=DAY, cancelled=2 * DAY))
         part.register("a")(_handler)
@@ -371,11 +349,11 @@ class TestRetentionRules:
             Rule("failed", timedelta(seconds=7), False, ("c",)),
         }
 
-    def test_retention_of_a_type_without_chains_is_refused(self) -> None:
+    def test_retention_of_a_type_without_chains_is_refused(self):
         with pytest.raises(RegistryError, match="Job type 'step': no chain starts with this type"):
             Processors().register("step", entry=False, retention=Retention())(_handler)
 
-    def test_retention_must_be_positive(self, settings: Any) -> None:
+    def test_retention_must_be_positive(self, settings):
         invalid: list[Any] = [0, float("inf"), "30d"]
         for value in invalid:
             with pytest.raises((TypeError, ValueError), match=r"completed=.* is not a length of time"):
@@ -384,14 +362,14 @@ class TestRetentionRules:
             with pytest.raises(ImproperlyConfigured, match="RETENTION_FAILED_SECONDS"):
                 retention_rules(_registry())
 
-    def test_retention_may_exceed_the_range_of_the_database(self, store: Store) -> None:
+    def test_retention_may_exceed_the_range_of_the_database(self, store):
         part = Processors(retention=Retention(completed=timedelta.max))
         part.register("a")(_handler)
         registry = Registry()
         registry.add(part)
         run_round(make_pruner(store, *retention_rules(registry)))
 
-    def test_default_rules(self, settings: Any) -> None:
+    def test_default_rules(self, settings):
         del settings.JOBCHAINS
         month = timedelta(days=30)
         assert set(retention_rules(_registry())) == {
@@ -401,7 +379,7 @@ class TestRetentionRules:
 
 
 class TestWorkers:
-    def test_worker_prunes(self, store: Store, registry: Registry, make_worker: StartWorker, events: Events) -> None:
+    def test_worker_prunes(self, store, registry, make_worker, events):
         registry.add(_registry().slices[0])
         registry.add(ship)
         [pruner] = [task for task in make_worker().components.maintenance._due_at if isinstance(task, Pruner)]
@@ -419,9 +397,7 @@ class TestWorkers:
             {"RETENTION_COMPLETED_SECONDS": None, "RETENTION_CANCELLED_SECONDS": None},
         ],
     )
-    def test_worker_does_not_prune_if_disabled(
-        self, settings: Any, registry: Registry, make_worker: StartWorker, setting: dict[str, Any]
-    ) -> None:
+    def test_worker_does_not_prune_if_disabled(self, settings, registry, make_worker, setting):
         registry.add(_registry().slices[0])
         settings.JOBCHAINS = setting
         maintenance = make_worker().components.maintenance

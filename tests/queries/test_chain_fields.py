@@ -26,7 +26,7 @@ FIELDS: dict[str, tuple[str, Any, Any, str | None, int, str]] = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_every_field_equals_a_column_of_the_first_or_last_job(shape: str) -> None:
+def test_every_field_equals_a_column_of_the_first_or_last_job(shape):
     chain = Chain.objects.get(pk=SHAPES[shape]().id)
     status, input_, output, error, count, current_type = FIELDS[shape]
     assert (chain.status, chain.input, chain.output, chain.last_error) == (status, input_, output, error)
@@ -41,25 +41,25 @@ def test_every_field_equals_a_column_of_the_first_or_last_job(shape: str) -> Non
     assert (chain.finished_at is not None) == (chain.status in ("completed", "failed", "cancelled"))
 
 
-def test_the_view_contains_every_chain_once_and_nothing_else() -> None:
+def test_the_view_contains_every_chain_once_and_nothing_else():
     made = [make().id for make in SHAPES.values()]
     blocker = Job.objects.get(type_name="shop.mail", chain_index=0).id
     assert sorted(Chain.objects.values_list("pk", flat=True)) == sorted([*made, blocker])
 
 
-def test_each_chain_of_a_query_has_its_own_last_job() -> None:
+def test_each_chain_of_a_query_has_its_own_last_job():
     ids = [steps(count, status="running", input=count) for count in (1, 2, 3, 4, 5)]
     found = Chain.objects.in_bulk(ids)
     assert [found[id_].current_job.input for id_ in ids] == [1, 2, 3, 4, 5]
     assert [found[id_].current_job.chain_index for id_ in ids] == [0, 1, 2, 3, 4]
 
 
-def test_the_id_of_a_later_job_finds_its_chain() -> None:
+def test_the_id_of_a_later_job_finds_its_chain():
     chain = completed_in_three_steps()
     assert [chains.get(job.id) for job in chain.jobs[1:]] == [chain, chain]
 
 
-def test_the_deduplication_key_is_a_field() -> None:
+def test_the_deduplication_key_is_a_field():
     key = chains.Deduplicate("order-1")
     chain = chains.enqueue("shop.pack", deduplicate=key)
     with chains.current_job(chain.id) as current:
@@ -70,13 +70,13 @@ def test_the_deduplication_key_is_a_field() -> None:
     assert (again.status, again.current_job.type_name) == ("pending", "shop.ship")
 
 
-def test_times_keep_their_microseconds() -> None:
+def test_times_keep_their_microseconds():
     id_ = steps(2, status="completed", output={}, finished_at=later(0.000001), created_at=later(5))
     chain = chains.get(id_)
     assert (chain.created_at, chain.finished_at) == (later(0), later(0.000001))
 
 
-def test_ids_given_by_the_user_may_have_any_order() -> None:
+def test_ids_given_by_the_user_may_have_any_order():
     high, low = sorted((row(id_) for id_ in (uuid4(), uuid4())), key=lambda job: job.id, reverse=True)
     low.chain_id, low.chain_index, low.status = high.id, 1, "running"
     high.status = "completed"

@@ -31,7 +31,7 @@ def listings() -> dict[str, Any]:
 
 
 @pytest.fixture
-def cursors() -> dict[str, str]:
+def cursors():
     """Return a cursor of each list."""
     rows(5), steps(4)
     found = {name: listing.page(limit=2).next_cursor for name, listing in listings().items()}
@@ -39,7 +39,7 @@ def cursors() -> dict[str, str]:
     return found
 
 
-def test_a_cursor_needs_no_quoting_in_a_url(cursors: dict[str, str]) -> None:
+def test_a_cursor_needs_no_quoting_in_a_url(cursors):
     for cursor in cursors.values():
         assert set(cursor) <= set(ascii_letters + digits + "-_")
         assert quote(cursor, safe="") == cursor
@@ -47,13 +47,13 @@ def test_a_cursor_needs_no_quoting_in_a_url(cursors: dict[str, str]) -> None:
         assert len(cursor) < 200
 
 
-def test_a_cursor_from_a_url_finds_its_page(cursors: dict[str, str]) -> None:
+def test_a_cursor_from_a_url_finds_its_page(cursors):
     for name, listing in listings().items():
         [after] = parse_qs(urlencode({"after": cursors[name]}))["after"]
         assert list(listing.page(after, 2)) == list(listing)[2:4]
 
 
-def test_a_cursor_of_another_order_is_refused(cursors: dict[str, str]) -> None:
+def test_a_cursor_of_another_order_is_refused(cursors):
     for name, listing in listings().items():
         for other, cursor in cursors.items():
             if other != name:
@@ -61,7 +61,7 @@ def test_a_cursor_of_another_order_is_refused(cursors: dict[str, str]) -> None:
                     listing.page(cursor)
 
 
-def test_a_cursor_works_with_another_filter_of_the_same_list(cursors: dict[str, str]) -> None:
+def test_a_cursor_works_with_another_filter_of_the_same_list(cursors):
     """The page starts after the row of the cursor, even if the filter excludes that row."""
     name = next(iter(cursors))
     listing = listings()[name]
@@ -135,14 +135,14 @@ def every_listing() -> Iterator[Any]:
     )
 
 
-def test_an_invalid_cursor_is_refused() -> None:
+def test_an_invalid_cursor_is_refused():
     for cursor in (*NO_CURSORS, *map(packed, WRONG_PARTS)):
         for listing in every_listing():
             with pytest.raises(InvalidCursor):
                 listing.page(cursor)
 
 
-def test_a_truncated_cursor_is_refused(cursors: dict[str, str]) -> None:
+def test_a_truncated_cursor_is_refused(cursors):
     for name, listing in listings().items():
         for length in range(len(cursors[name]) - 1):
             with pytest.raises(InvalidCursor):
@@ -155,13 +155,13 @@ def test_a_truncated_cursor_is_refused(cursors: dict[str, str]) -> None:
     cursor=st.one_of(st.text(max_size=40), st.binary(max_size=40).map(lambda data: urlsafe_b64encode(data).decode()))
 )
 @example(cursor="e30")
-def test_random_cursors_are_refused(cursor: str) -> None:
+def test_random_cursors_are_refused(cursor):
     for listing in every_listing():
         with pytest.raises(InvalidCursor):
             listing.page(cursor)
 
 
-def test_a_refused_cursor_takes_no_statement() -> None:
+def test_a_refused_cursor_takes_no_statement():
     def read_page() -> None:
         with pytest.raises(InvalidCursor):
             Job.objects.page("nonsense")
@@ -169,20 +169,20 @@ def test_a_refused_cursor_takes_no_statement() -> None:
     assert statements(read_page) == []
 
 
-def test_the_error_is_a_jobchains_error_with_a_short_message() -> None:
+def test_the_error_is_a_jobchains_error_with_a_short_message():
     with pytest.raises(InvalidCursor, match=r"is not a cursor of these pages\. Start again without one") as caught:
         Job.objects.page("x" * 10_000)
     assert isinstance(caught.value, JobchainsError | ValueError)
     assert len(str(caught.value)) < 300
 
 
-def test_a_cursor_contains_no_payload(cursors: dict[str, str]) -> None:
+def test_a_cursor_contains_no_payload(cursors):
     for cursor in cursors.values():
         text = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
         assert "shop" not in text
 
 
-def test_a_forged_cursor_only_selects_a_place_in_the_list() -> None:
+def test_a_forged_cursor_only_selects_a_place_in_the_list():
     ids = rows(4)
     cursor = packed([*Chain.objects.all().page_orders[0], str(uuid4())])
     assert {chain.id for chain in Chain.objects.page(cursor)} <= set(ids)

@@ -25,7 +25,7 @@ def id_at(time: datetime) -> UUID:
 
 
 @pytest.fixture
-def shapes() -> dict[str, Chain]:
+def shapes():
     """Create a chain in each state, and the chain that blocks the blocked one."""
     made = {name: make() for name, make in SHAPES.items()}
     return made | {"blocker": Chain.objects.get(type_name="shop.mail")}
@@ -47,24 +47,24 @@ CHAINS_WITH_STATUS = {
 
 
 @pytest.mark.parametrize("status", Status.values)
-def test_chains_have_the_status_of_their_last_job(shapes: dict[str, Chain], status: str) -> None:
+def test_chains_have_the_status_of_their_last_job(shapes, status):
     assert names(shapes, Chain.objects.with_status(status)) == CHAINS_WITH_STATUS[status]
 
 
 @pytest.mark.parametrize("status", Status.values)
-def test_jobs_have_their_own_status(shapes: dict[str, Chain], status: str) -> None:
+def test_jobs_have_their_own_status(shapes, status):
     expected = sorted(job.id for job in Job.objects.all() if job.status == status)
     assert sorted(job.id for job in Job.objects.with_status(status)) == expected
     assert expected
 
 
-def test_several_statuses_match_any_of_them(shapes: dict[str, Chain]) -> None:
+def test_several_statuses_match_any_of_them(shapes):
     assert names(shapes, Chain.objects.with_status("failed", "cancelled")) == {"failed", "cancelled"}
     assert {job.status for job in Job.objects.with_status("failed", "running")} == {"failed", "running"}
 
 
 @MODELS
-def test_without_a_status_or_type_nothing_matches(model: Any, shapes: dict[str, Chain]) -> None:
+def test_without_a_status_or_type_nothing_matches(model, shapes):
     assert not model.objects.with_status().exists()
     assert not model.objects.of_type().exists()
     assert list(model.objects.with_status().page()) == []
@@ -72,37 +72,37 @@ def test_without_a_status_or_type_nothing_matches(model: Any, shapes: dict[str, 
 
 @MODELS
 @pytest.mark.parametrize("statuses", [("done",), ("failed", "FAILED"), ("",), (None,)])
-def test_an_unknown_status_is_an_error(model: Any, statuses: tuple[Any, ...]) -> None:
+def test_an_unknown_status_is_an_error(model, statuses):
     with pytest.raises(ValueError, match=r"is not a status\. Known: blocked, pending, running, completed"):
         model.objects.with_status(*statuses)
 
 
 @MODELS
-def test_a_status_may_be_an_enum_member(model: Any, shapes: dict[str, Chain]) -> None:
+def test_a_status_may_be_an_enum_member(model, shapes):
     assert set(model.objects.with_status(Status.FAILED)) == set(model.objects.with_status("failed"))
 
 
-def test_incomplete_is_blocked_pending_or_running(shapes: dict[str, Chain]) -> None:
+def test_incomplete_is_blocked_pending_or_running(shapes):
     assert names(shapes, Chain.objects.incomplete()) == {"pending", "continued", "blocker", "running", "blocked"}
     assert {job.status for job in Job.objects.incomplete()} == {"pending", "running", "blocked"}
     assert Job.objects.incomplete().count() == Chain.objects.incomplete().count() == 5
 
 
-def test_chains_have_the_type_of_their_first_job(shapes: dict[str, Chain]) -> None:
+def test_chains_have_the_type_of_their_first_job(shapes):
     assert names(shapes, Chain.objects.of_type("shop.pack")) == SHAPES.keys()
     assert names(shapes, Chain.objects.of_type("shop.mail")) == {"blocker"}
     assert not Chain.objects.of_type("shop.ship").exists()
     assert Chain.objects.of_type("shop.pack", "shop.mail").count() == len(SHAPES) + 1
 
 
-def test_jobs_have_their_own_type(shapes: dict[str, Chain]) -> None:
+def test_jobs_have_their_own_type(shapes):
     assert Job.objects.of_type("shop.ship").count() == 5
     assert Job.objects.of_type("shop.mail").count() == 2
     assert Job.objects.of_type("shop.pack", "shop.ship", "shop.mail").count() == Job.objects.count()
     assert not Job.objects.of_type("shop.Pack").exists()
 
 
-def test_blocked_by_finds_chains_and_jobs_that_wait() -> None:
+def test_blocked_by_finds_chains_and_jobs_that_wait():
     blocker, other = mail.enqueue(), mail.enqueue()
     one, two = pack.enqueue(blockers=[blocker]), pack.enqueue(blockers=[other, blocker])
     pack.enqueue(blockers=[other])
@@ -111,7 +111,7 @@ def test_blocked_by_finds_chains_and_jobs_that_wait() -> None:
 
 
 @MODELS
-def test_blocked_by_accepts_a_chain_its_id_or_one_of_its_jobs(model: Any) -> None:
+def test_blocked_by_accepts_a_chain_its_id_or_one_of_its_jobs(model):
     blocker = mail.enqueue()
     dependent = pack.enqueue(blockers=[blocker])
     with chains.current_job(blocker.id) as current:
@@ -123,7 +123,7 @@ def test_blocked_by_accepts_a_chain_its_id_or_one_of_its_jobs(model: Any) -> Non
 
 
 @MODELS
-def test_blocked_by_finds_jobs_that_waited_for_an_ended_chain(model: Any) -> None:
+def test_blocked_by_finds_jobs_that_waited_for_an_ended_chain(model):
     blocker = mail.enqueue()
     dependent = pack.enqueue(blockers=[blocker])
     chains.complete(blocker.id)
@@ -131,7 +131,7 @@ def test_blocked_by_finds_jobs_that_waited_for_an_ended_chain(model: Any) -> Non
     assert not model.objects.blocked_by(blocker).with_status("blocked").exists()
 
 
-def test_a_chain_that_waits_in_two_steps_is_found_once() -> None:
+def test_a_chain_that_waits_in_two_steps_is_found_once():
     blocker = mail.enqueue()
     chain = pack.enqueue(blockers=[blocker])
     with chains.current_job(chain.id) as current:
@@ -142,12 +142,12 @@ def test_a_chain_that_waits_in_two_steps_is_found_once() -> None:
     assert [job.chain_index for job in Job.objects.blocked_by(blocker).order_by("chain_index")] == [0, 1]
 
 
-def test_blocked_by_finds_continuations(shapes: dict[str, Chain]) -> None:
+def test_blocked_by_finds_continuations(shapes):
     assert names(shapes, Chain.objects.blocked_by(shapes["blocker"])) == {"blocked"}
     assert [job.chain_index for job in Job.objects.blocked_by(shapes["blocker"])] == [1]
 
 
-def test_jobs_can_be_filtered_by_the_type_of_their_chain(shapes: dict[str, Chain]) -> None:
+def test_jobs_can_be_filtered_by_the_type_of_their_chain(shapes):
     of_pack = Job.objects.of_chain_type("shop.pack")
     assert {job.chain_id for job in of_pack} == {chain.id for name, chain in shapes.items() if name != "blocker"}
     assert of_pack.of_type("shop.ship").count() == 5
@@ -157,7 +157,7 @@ def test_jobs_can_be_filtered_by_the_type_of_their_chain(shapes: dict[str, Chain
     assert not Job.objects.of_chain_type().exists()
 
 
-def test_roots_block_no_job(shapes: dict[str, Chain]) -> None:
+def test_roots_block_no_job(shapes):
     assert names(shapes, Chain.objects.roots()) == shapes.keys() - {"blocker"}
     assert {job.chain_id for job in Job.objects.roots()} == {chain.id for chain in Chain.objects.roots()}
     assert Job.objects.roots().count() == Job.objects.count() - 1
@@ -168,7 +168,7 @@ def test_roots_block_no_job(shapes: dict[str, Chain]) -> None:
 
 
 @MODELS
-def test_created_between_includes_its_start_and_excludes_its_end(model: Any) -> None:
+def test_created_between_includes_its_start_and_excludes_its_end(model):
     """The times of the ids differ by a few minutes from the times of the rows."""
     skews = (timedelta(minutes=-9), timedelta(0), timedelta(minutes=9))
     made = rows(3, [id_at(MORNING + skew) for skew in skews], MORNING)
@@ -182,7 +182,7 @@ def test_created_between_includes_its_start_and_excludes_its_end(model: Any) -> 
     assert model.objects.with_status("failed").created_between(MORNING, None).count() == 0
 
 
-def test_a_job_has_its_own_creation_time() -> None:
+def test_a_job_has_its_own_creation_time():
     chain = pack.enqueue()
     later_on = database_now()
     Job.objects.update(created_at=later_on - MICROSECOND)
@@ -195,13 +195,13 @@ def test_a_job_has_its_own_creation_time() -> None:
 
 
 @MODELS
-def test_created_between_requires_aware_times(model: Any) -> None:
+def test_created_between_requires_aware_times(model):
     with pytest.raises(ValueError, match="has no time zone"):
         model.objects.created_between(datetime(2026, 1, 1), None)  # noqa: DTZ001
 
 
 @MODELS
-def test_filters_can_be_combined(model: Any) -> None:
+def test_filters_can_be_combined(model):
     rows(3, status="failed", type_name="shop.mail", chain_type_name="shop.mail")
     wanted = rows(2, status="failed")
     rows(2, status="completed")
@@ -213,7 +213,7 @@ def test_filters_can_be_combined(model: Any) -> None:
 
 
 @MODELS
-def test_filters_return_querysets(model: Any) -> None:
+def test_filters_return_querysets(model):
     old = rows(2, created_at=MORNING, status="failed")
     new = rows(3, created_at=later(60), status="failed")
     rows(4, created_at=later(60))
@@ -230,7 +230,7 @@ def test_filters_return_querysets(model: Any) -> None:
     assert model.objects.filter(pk__in=found.values("pk")).count() == 5
 
 
-def test_chains_can_be_filtered_by_input_and_output() -> None:
+def test_chains_can_be_filtered_by_input_and_output():
     one = steps(2, status="completed", output={"total": 3})
     two = steps(1, status="completed", output={"total": 4}, input={"order": 9})
     assert [chain.id for chain in Chain.objects.filter(output__total__gte=4)] == [two]
@@ -238,7 +238,7 @@ def test_chains_can_be_filtered_by_input_and_output() -> None:
     assert [chain.id for chain in Chain.objects.filter(output={"total": 3})] == [one]
 
 
-def test_a_typical_query_of_an_admin() -> None:
+def test_a_typical_query_of_an_admin():
     """Filter by type, status and time, and join the current job."""
     rows(2, status="failed", created_at=MORNING)
     wanted = rows(2, status="failed", created_at=later(3600))

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from random import Random
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 from django.db import connection
@@ -29,7 +29,7 @@ def listings(model: Any) -> list[Any]:
 
 @MODELS
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 19, 20, 21, 1_000])
-def test_pages_have_every_row_once_in_order(model: Any, limit: int) -> None:
+def test_pages_have_every_row_once_in_order(model, limit):
     ids = rows(20)
     for listing in listings(model):
         found = list(pages(listing, limit))
@@ -47,7 +47,7 @@ def is_ascending(listing: Any) -> bool:
 
 
 @MODELS
-def test_a_page_starts_with_the_newest(model: Any) -> None:
+def test_a_page_starts_with_the_newest(model):
     ids = rows(5)
     page = model.objects.page(limit=2)
     assert isinstance(page, Page)
@@ -56,7 +56,7 @@ def test_a_page_starts_with_the_newest(model: Any) -> None:
 
 
 @MODELS
-def test_the_last_page_has_no_cursor_even_if_it_is_full(model: Any) -> None:
+def test_the_last_page_has_no_cursor_even_if_it_is_full(model):
     rows(4)
     first = model.objects.page(limit=2)
     second = model.objects.page(first.next_cursor, limit=2)
@@ -65,33 +65,33 @@ def test_the_last_page_has_no_cursor_even_if_it_is_full(model: Any) -> None:
 
 
 @MODELS
-def test_an_empty_list_has_one_empty_page(model: Any) -> None:
+def test_an_empty_list_has_one_empty_page(model):
     page = model.objects.page()
     assert (list(page), page.next_cursor) == ([], None)
 
 
 @MODELS
-def test_a_page_has_fifty_rows_by_default(model: Any) -> None:
+def test_a_page_has_fifty_rows_by_default(model):
     rows(51)
     assert len(model.objects.page()) == 50
 
 
 @MODELS
 @pytest.mark.parametrize("limit", [0, -1, 1_001, 10**9])
-def test_a_limit_out_of_bounds_is_an_error(model: Any, limit: int) -> None:
+def test_a_limit_out_of_bounds_is_an_error(model, limit):
     with pytest.raises(ValueError, match="must be from 1 to 1000"):
         model.objects.page(limit=limit)
 
 
 @MODELS
 @pytest.mark.parametrize("order", [("created_at",), ("-created_at",), ("?",), ("status", "id"), ("-type_name",)])
-def test_an_order_without_an_index_is_an_error(model: Any, order: tuple[str, ...]) -> None:
+def test_an_order_without_an_index_is_an_error(model, order):
     with pytest.raises(ValueError, match="There are no pages in the order"):
         model.objects.order_by(*order).page()
 
 
 @MODELS
-def test_rows_created_at_the_same_time_are_in_order(model: Any) -> None:
+def test_rows_created_at_the_same_time_are_in_order(model):
     """One statement creates them all in the same microsecond."""
     ids = [chain.id for chain in chains.enqueue_many([pack.item(number) for number in range(30)])]
     assert Job.objects.values("created_at").distinct().count() == 1
@@ -99,14 +99,14 @@ def test_rows_created_at_the_same_time_are_in_order(model: Any) -> None:
 
 
 @MODELS
-def test_random_ids_are_paged_in_their_order(model: Any) -> None:
+def test_random_ids_are_paged_in_their_order(model):
     ids = rows(40, [uuid4() for _ in range(40)])
     for listing in listings(model):
         found = [item.pk for item in all_of(listing, 3)]
         assert found == sorted(ids, reverse=not is_ascending(listing))
 
 
-def test_the_steps_of_a_chain_are_adjacent_in_the_list_of_jobs() -> None:
+def test_the_steps_of_a_chain_are_adjacent_in_the_list_of_jobs():
     chain_ids = [steps(count) for count in (3, 1, 4, 2)]
     for listing in listings(Job):
         found = [(chain_ids.index(job.chain_id), job.chain_index) for job in all_of(listing, 3)]
@@ -131,7 +131,7 @@ FILTERS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.fixture
-def mixed() -> list[UUID]:
+def mixed():
     """Create sixty chains of one to three steps, with four statuses and three types in random order."""
     random = Random(5)
     ids = []
@@ -152,7 +152,7 @@ def mixed() -> list[UUID]:
 @MODELS
 @pytest.mark.parametrize("name", FILTERS)
 @pytest.mark.parametrize("limit", [1, 4, 100])
-def test_pages_of_a_filter_equal_the_filtered_list(model: Any, name: str, limit: int, mixed: list[UUID]) -> None:
+def test_pages_of_a_filter_equal_the_filtered_list(model, name, limit, mixed):
     for listing in listings(model):
         filtered = FILTERS[name](listing)
         order = listing.query.order_by or ORDERS[model][1]
@@ -161,7 +161,7 @@ def test_pages_of_a_filter_equal_the_filtered_list(model: Any, name: str, limit:
 
 
 @MODELS
-def test_combined_queries_can_be_paged(model: Any) -> None:
+def test_combined_queries_can_be_paged(model):
     failed, mails = rows(3, status="failed"), rows(3, type_name="shop.mail", chain_type_name="shop.mail")
     either = model.objects.with_status("failed", "cancelled") | model.objects.of_type("shop.mail")
     assert [item.pk for item in all_of(either, 2)] == [*reversed(mails), *reversed(failed)]
@@ -170,7 +170,7 @@ def test_combined_queries_can_be_paged(model: Any) -> None:
 
 
 @MODELS
-def test_pages_of_blocked_rows_have_each_once(model: Any) -> None:
+def test_pages_of_blocked_rows_have_each_once(model):
     blocker, other = mail.enqueue(), mail.enqueue()
     items = [pack.item(number, blockers=[blocker, other][: 1 + number % 2]) for number in range(10)]
     ids = [chain.id for chain in chains.enqueue_many(items)]
@@ -178,13 +178,13 @@ def test_pages_of_blocked_rows_have_each_once(model: Any) -> None:
     assert [item.pk for item in all_of(model.objects.blocked_by(other).incomplete(), 2)] == ids[1::2][::-1]
 
 
-def test_a_reversed_list_is_paged_in_reverse() -> None:
+def test_a_reversed_list_is_paged_in_reverse():
     chain = chains.get(steps(9))
     for listing, there in [(chain.jobs, list(chain.jobs)), (Job.objects.all(), list(Job.objects.order_by("-id")))]:
         assert all_of(listing.reverse(), 2) == there[::-1]
 
 
-def test_the_jobs_of_a_chain_are_paged_in_the_order_of_its_steps() -> None:
+def test_the_jobs_of_a_chain_are_paged_in_the_order_of_its_steps():
     ids = [uuid4() for _ in range(25)]
     Job.objects.bulk_create(row(id_, ids[0], step, status="completed") for step, id_ in enumerate(ids))
     rows(5), steps(5)
@@ -201,9 +201,7 @@ CHANGES = st.lists(st.sampled_from(["insert", "delete", "before", "page"]), min_
 @MODELS
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(changes=CHANGES, limit=st.integers(1, 6), order=st.integers(0, 2), seed=st.integers(0, 999))
-def test_rows_that_stay_are_on_one_page_whatever_else_changes(
-    model: Any, changes: list[str], limit: int, order: int, seed: int
-) -> None:
+def test_rows_that_stay_are_on_one_page_whatever_else_changes(model, changes, limit, order, seed):
     Job.objects.all().delete()
     random = Random(seed)
     there = set(rows(15, [uuid4() for _ in range(15)]))
@@ -227,7 +225,7 @@ def test_rows_that_stay_are_on_one_page_whatever_else_changes(
 
 
 @MODELS
-def test_a_cursor_remains_valid_when_its_row_is_deleted(model: Any) -> None:
+def test_a_cursor_remains_valid_when_its_row_is_deleted(model):
     ids = rows(6)
     page = model.objects.page(limit=3)
     Job.objects.filter(pk=page.items[-1].pk).delete()
@@ -236,7 +234,7 @@ def test_a_cursor_remains_valid_when_its_row_is_deleted(model: Any) -> None:
 
 @committed
 @MODELS
-def test_a_job_that_changes_its_status_meanwhile_is_on_the_page_once(model: Any) -> None:
+def test_a_job_that_changes_its_status_meanwhile_is_on_the_page_once(model):
     """A job that is incomplete throughout is there once, however many statements a page takes."""
     ids = rows(6)
     moves = [("pending", "running"), ("running", "pending"), ("pending", "blocked"), ("blocked", "pending")]
@@ -255,7 +253,7 @@ def test_a_job_that_changes_its_status_meanwhile_is_on_the_page_once(model: Any)
 
 @MODELS
 @pytest.mark.parametrize("name", FILTERS)
-def test_pages_use_neither_count_nor_offset(model: Any, name: str, mixed: list[UUID]) -> None:
+def test_pages_use_neither_count_nor_offset(model, name, mixed):
     filtered = FILTERS[name](model.objects)
     cursor = filtered.page(limit=1).next_cursor
     found = statements(lambda: (filtered.page(limit=5), filtered.page(cursor, 5)))

@@ -1,13 +1,12 @@
 """With a million jobs, no list reads or sorts a whole table, whatever its filter and wherever its page begins."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from django.db import connection
 from django.db.models import F
-from pytest_django import DjangoDbBlocker
 
 from django_jobchains import chains
 from django_jobchains.db.keyset import Unindexed
@@ -46,7 +45,7 @@ MAX_SORTED = JOBS // 20
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _million(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+def _million(django_db_setup, django_db_blocker):
     with django_db_blocker.unblock():
         million.load()
         yield
@@ -138,11 +137,11 @@ MODELS = pytest.mark.parametrize("model", [Job, Chain])
 EACH_LIST = pytest.mark.parametrize("name", LISTS)
 
 
-def test_every_status_is_among_the_lists() -> None:
+def test_every_status_is_among_the_lists():
     assert set(Status.values) <= LISTS.keys()
 
 
-def test_the_data_has_the_described_shape() -> None:
+def test_the_data_has_the_described_shape():
     with connection.cursor() as cursor:
         cursor.execute("SELECT status, count(*) FROM django_jobchains_job GROUP BY status")
         counts = dict(cursor.fetchall())
@@ -156,21 +155,21 @@ def test_the_data_has_the_described_shape() -> None:
 
 @MODELS
 @EACH_LIST
-def test_a_first_page_reads_little(model: Any, name: str) -> None:
+def test_a_first_page_reads_little(model, name):
     listing = LISTS[name][0](model.objects)
     assert_reads_little(listing.page)
 
 
 @MODELS
 @EACH_LIST
-def test_a_later_page_reads_little(model: Any, name: str) -> None:
+def test_a_later_page_reads_little(model, name):
     filtered, number = LISTS[name]
     cursor = cursor_after(model, number, filtered(model.objects).page_orders[0])
     assert_reads_little(lambda: filtered(model.objects).page(cursor))
 
 
 @pytest.mark.parametrize("name", CREATED)
-def test_chains_of_a_type_and_period_are_found_by_one_index(name: str) -> None:
+def test_chains_of_a_type_and_period_are_found_by_one_index(name):
     chains = created(lambda rows: rows.of_chain_type("shop.type_0"), *CREATED[name])(Chain.objects)
     assert_reads_little(chains.page)
     assert_reads_little(chains.order_by("id").page)
@@ -190,7 +189,7 @@ def test_chains_of_a_type_and_period_are_found_by_one_index(name: str) -> None:
         "created in the future, all",
     ],
 )
-def test_a_page_that_starts_with_the_oldest_reads_little(model: Any, name: str) -> None:
+def test_a_page_that_starts_with_the_oldest_reads_little(model, name):
     filtered, number = LISTS[name]
     order = filtered(model.objects).page_orders[1]
     cursor = cursor_after(model, number, order)
@@ -218,14 +217,14 @@ LONG_JOBS: dict[str, tuple[Callable[[Any], Any], int | None]] = {
 
 
 @pytest.mark.parametrize("name", LONG_JOBS)
-def test_a_page_of_a_long_chain_reads_few_other_rows(name: str) -> None:
+def test_a_page_of_a_long_chain_reads_few_other_rows(name):
     ordered, step = LONG_JOBS[name]
     jobs = ordered(Chain.from_db("default", ("id",), (LONG_CHAIN,)).jobs)
     cursor = step and jobs.filter(chain_index__range=(step - 1, step + 1)).page(limit=1).next_cursor
     assert_reads_little(lambda: jobs.page(cursor), most_rows=200)
 
 
-def test_the_first_page_of_a_short_chain_reads_its_steps() -> None:
+def test_the_first_page_of_a_short_chain_reads_its_steps():
     jobs = Chain.from_db("default", ("id",), (FIVE_STEPS,)).jobs
     assert_reads_little(lambda: list(jobs.page()), most_rows=50)
 
@@ -239,13 +238,13 @@ ONE_CHAIN: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.parametrize("name", ONE_CHAIN)
-def test_one_chain_takes_few_rows(name: str) -> None:
+def test_one_chain_takes_few_rows(name):
     assert_reads_little(lambda: ONE_CHAIN[name](FIVE_STEPS), most_rows=50)
     assert reading_of(lambda: ONE_CHAIN[name](FIVE_STEPS)).steps <= 1
 
 
 @pytest.mark.parametrize("name", ONE_CHAIN)
-def test_a_long_chain_takes_at_most_its_own_steps(name: str) -> None:
+def test_a_long_chain_takes_at_most_its_own_steps(name):
     """PostgreSQL finds the last job directly, except in a query of the user; SQLite reads 10,000 index entries."""
     reading = reading_of(lambda: ONE_CHAIN[name](LONG_CHAIN))
     assert not reading.scans
@@ -253,17 +252,17 @@ def test_a_long_chain_takes_at_most_its_own_steps(name: str) -> None:
     assert reading.steps <= 100
 
 
-def test_a_hundred_chains_take_some_hundred_rows() -> None:
+def test_a_hundred_chains_take_some_hundred_rows():
     ids = [id_of(number * 20) for number in range(100)]
     assert_reads_little(lambda: list(Chain.objects.filter(pk__in=ids)), most_rows=2_000)
 
 
-def test_a_typical_query_of_an_admin_reads_little() -> None:
+def test_a_typical_query_of_an_admin_reads_little():
     rows = Chain.objects.filter(type_name="shop.type_0", status="failed", created_at__gte=BEGIN)
     assert_reads_little(lambda: rows.select_related("current_job").page())
 
 
-def test_an_overview_reads_a_limited_number_of_open_jobs() -> None:
+def test_an_overview_reads_a_limited_number_of_open_jobs():
     """It counts up to ``count_to`` jobs of each kind, by default ten thousand; each takes a few steps."""
     assert overview().due > 10_000
     reading = reading_of(overview)
@@ -275,7 +274,7 @@ def test_an_overview_reads_a_limited_number_of_open_jobs() -> None:
 
 @MODELS
 @pytest.mark.parametrize("status", ["failed", "blocked", "running"])
-def test_exists_reads_little(model: Any, status: str) -> None:
+def test_exists_reads_little(model, status):
     """PostgreSQL may find the first row without an index, but it must stop there."""
     assert reading_of(lambda: model.objects.with_status(status).exists()).rows < MAX_ROWS
     assert reading_of(lambda: model.objects.incomplete().exists()).steps < MAX_THOUSAND_STEPS
@@ -293,7 +292,7 @@ PRUNES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", PRUNES)
-def test_a_prune_reads_only_old_jobs(name: str) -> None:
+def test_a_prune_reads_only_old_jobs(name):
     """Each of its statements reads about one batch, and none reads the newer jobs."""
     older_than = datetime.now(UTC) - BEGIN - timedelta(seconds=BLOCKED_BEFORE + 2_000)
     before = Job.objects.count()

@@ -1,6 +1,5 @@
 """The view behind ``Chain``: a migration creates it, or a signal if tables were created without migrations."""
 
-from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -38,19 +37,19 @@ def run(sql: str) -> None:
 
 
 @pytest.fixture
-def _without_view(db: None) -> None:
+def _without_view(db):
     run(chain_view.DROP)
     assert not exists()
 
 
-def test_its_columns_are_those_of_the_model() -> None:
+def test_its_columns_are_those_of_the_model():
     with connection.cursor() as cursor:
         columns = [column.name for column in connection.introspection.get_table_description(cursor, chain_view.NAME)]
     assert sorted(columns) == sorted(str(field.column) for field in Chain._meta.local_fields)
 
 
 @pytest.mark.usefixtures("_without_view")
-def test_it_is_created_if_it_is_missing() -> None:
+def test_it_is_created_if_it_is_missing():
     chain = completed_in_three_steps()
     chain_view.create_if_missing(using="default")
     assert exists()
@@ -58,20 +57,20 @@ def test_it_is_created_if_it_is_missing() -> None:
 
 
 @pytest.mark.usefixtures("_without_view")
-def test_the_signal_creates_it() -> None:
+def test_the_signal_creates_it():
     config = apps.get_app_config("django_jobchains")
     post_migrate.send(config, app_config=config, using="default", verbosity=0, interactive=False)
     assert exists()
 
 
 @pytest.mark.usefixtures("_without_view")
-def test_signals_of_other_apps_do_not_create_it() -> None:
+def test_signals_of_other_apps_do_not_create_it():
     config = apps.get_app_config("auth")
     post_migrate.send(config, app_config=config, using="default", verbosity=0, interactive=False)
     assert not exists()
 
 
-def test_it_is_not_created_without_the_job_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_not_created_without_the_job_table(monkeypatch):
     run(chain_view.DROP)
     monkeypatch.setattr(connection.introspection, "get_table_list", lambda cursor: [])
     chain_view.create_if_missing(using="default")
@@ -79,7 +78,7 @@ def test_it_is_not_created_without_the_job_table(monkeypatch: pytest.MonkeyPatch
     assert not exists()
 
 
-def test_it_is_created_for_tables_without_migrations(second_alias: str, settings: Any) -> None:
+def test_it_is_created_for_tables_without_migrations(second_alias, settings):
     """Test runners create them with ``MIGRATION_MODULES = {"django_jobchains": None}`` and ``run_syncdb``."""
     other = connections[second_alias]
     with other.cursor() as cursor:
@@ -107,7 +106,7 @@ def view_operation() -> tuple[Any, ProjectState]:
     return found
 
 
-def test_its_operation_can_be_reversed_and_repeated() -> None:
+def test_its_operation_can_be_reversed_and_repeated():
     operation, state = view_operation()
     editor = connection.SchemaEditorClass(connection, atomic=False)  # SQLite's cannot be entered in a transaction
     for _ in range(2):
@@ -118,7 +117,7 @@ def test_its_operation_can_be_reversed_and_repeated() -> None:
 
 
 @pytest.mark.slow
-def test_migrating_to_zero_and_back_is_possible(second_alias: str) -> None:
+def test_migrating_to_zero_and_back_is_possible(second_alias):
     call_command("migrate", "django_jobchains", "zero", database=second_alias, verbosity=0)
     assert kind(second_alias) is None
     call_command("migrate", "django_jobchains", database=second_alias, verbosity=0)
@@ -126,7 +125,7 @@ def test_migrating_to_zero_and_back_is_possible(second_alias: str) -> None:
     assert Chain.objects.using(second_alias).get(pk=chain.id).status == "completed"
 
 
-def test_chains_cannot_be_written_by_a_queryset() -> None:
+def test_chains_cannot_be_written_by_a_queryset():
     """PostgreSQL would write through a view of a single table."""
     id_ = completed_in_three_steps().id
     for write in (lambda: Chain.objects.update(status="failed"), lambda: Chain.objects.filter(pk=id_).delete()):
@@ -139,7 +138,7 @@ def test_chains_cannot_be_written_by_a_queryset() -> None:
 
 
 @pytest.fixture
-def restricted_role(db: None) -> Iterator[str]:
+def restricted_role(db):
     """Create a role that may read the job table and the view; row-level security shows it chains of type ``shown``."""
     role = f"jobchains_reader_{uuid4().hex}"
     run(f"CREATE ROLE {role}")
@@ -163,7 +162,7 @@ def chains_seen_by(role: str) -> list[str]:
 
 
 @pytest.mark.postgresql
-def test_row_level_security_of_the_table_applies_to_the_view(restricted_role: str) -> None:
+def test_row_level_security_of_the_table_applies_to_the_view(restricted_role):
     """Views of PostgreSQL 14 cannot do that, so a check warns."""
     for name in ("shown", "hidden"):
         JobType[Any, Any](name).enqueue()
@@ -175,7 +174,7 @@ def test_row_level_security_of_the_table_applies_to_the_view(restricted_role: st
 
 @pytest.mark.postgresql
 @pytest.mark.usefixtures("restricted_role")
-def test_after_an_upgrade_of_the_server_a_check_warns_and_migrate_secures_the_view() -> None:
+def test_after_an_upgrade_of_the_server_a_check_warns_and_migrate_secures_the_view():
     run(chain_view.DROP)
     run(chain_view.CREATE)
     assert warnings() == ["jobchains.W005"]
@@ -199,7 +198,7 @@ def test_the_migration_secures_the_view_even_if_the_signal_is_not_sent():
 @pytest.mark.postgresql
 @pytest.mark.parametrize("version", [140_000, 150_000])
 @pytest.mark.usefixtures("restricted_role")
-def test_the_warning_names_the_remedy(monkeypatch: pytest.MonkeyPatch, version: int) -> None:
+def test_the_warning_names_the_remedy(monkeypatch, version):
     run(chain_view.DROP)
     run(chain_view.CREATE)
     monkeypatch.setattr(connection, "pg_version", version)
@@ -210,7 +209,7 @@ def test_the_warning_names_the_remedy(monkeypatch: pytest.MonkeyPatch, version: 
 
 
 @pytest.mark.postgresql
-def test_without_row_level_security_there_is_no_warning() -> None:
+def test_without_row_level_security_there_is_no_warning():
     run(chain_view.DROP)
     run(chain_view.CREATE)
     assert warnings() == []

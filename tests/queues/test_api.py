@@ -1,7 +1,6 @@
 """The functions of ``django_jobchains.queues``, which work in the caller's transaction."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -20,14 +19,14 @@ def queue_settings() -> dict[str, tuple[bool, int | None]]:
     return {state.name: (state.paused_at is not None, state.slot_limit) for state in queues.states()}
 
 
-def test_queue_is_paused_and_resumed() -> None:
+def test_queue_is_paused_and_resumed():
     queues.pause("mail", "slow")
     assert queue_settings() == {"mail": (True, None), "slow": (True, None)}
     queues.resume("mail")
     assert queue_settings() == {"slow": (True, None)}
 
 
-def test_limit_is_replaced_and_removed() -> None:
+def test_limit_is_replaced_and_removed():
     queues.set_limit("mail", 3)
     queues.set_limit("mail", 2)
     assert queue_settings() == {"mail": (False, 2)}
@@ -35,7 +34,7 @@ def test_limit_is_replaced_and_removed() -> None:
     assert queue_settings() == {}
 
 
-def test_pause_and_limit_are_independent() -> None:
+def test_pause_and_limit_are_independent():
     queues.pause("mail")
     queues.set_limit("mail", 3)
     assert queue_settings() == {"mail": (True, 3)}
@@ -46,7 +45,7 @@ def test_pause_and_limit_are_independent() -> None:
     assert queue_settings() == {"mail": (True, None)}
 
 
-def test_repeated_calls_change_nothing() -> None:
+def test_repeated_calls_change_nothing():
     queues.pause("mail", "mail")
     [before] = queues.states()
     queues.pause("mail")
@@ -58,14 +57,14 @@ def test_repeated_calls_change_nothing() -> None:
     assert abs((before.paused_at - timezone.now()).total_seconds()) < 60
 
 
-def test_states_are_ordered_by_name() -> None:
+def test_states_are_ordered_by_name():
     queues.pause("c", "a")
     queues.set_limit("b", 1)
     assert list(queue_settings()) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("name", ["", None])
-def test_invalid_name_is_refused(name: Any) -> None:
+def test_invalid_name_is_refused(name):
     calls: list[Callable[[], object]] = [
         lambda: queues.pause("good", name),
         lambda: queues.resume(name),
@@ -77,20 +76,20 @@ def test_invalid_name_is_refused(name: Any) -> None:
     assert queue_settings() == {}
 
 
-def test_calls_without_a_name_are_refused() -> None:
+def test_calls_without_a_name_are_refused():
     for call in (queues.pause, queues.resume):
         with pytest.raises(TypeError, match="at least one"):
             call()
 
 
 @pytest.mark.parametrize("slots", [0, 2**31])
-def test_limit_must_be_a_positive_integer(slots: Any) -> None:
+def test_limit_must_be_a_positive_integer(slots):
     with pytest.raises(ValueError, match=r"slots=.* from 1 to 2147483647, or None\. To start no jobs, pause the queue"):
         queues.set_limit("mail", slots)
     assert queue_settings() == {}
 
 
-def test_changes_are_rolled_back_with_the_transaction() -> None:
+def test_changes_are_rolled_back_with_the_transaction():
     class Undone(Exception):
         pass
 
@@ -104,7 +103,7 @@ def test_changes_are_rolled_back_with_the_transaction() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_workers_are_notified_after_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_are_notified_after_the_commit(monkeypatch):
     hints: list[Hint] = []
     monkeypatch.setattr(get_notifier("default"), "publish", hints.extend)
     with transaction.atomic():
@@ -116,7 +115,7 @@ def test_workers_are_notified_after_the_commit(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.django_db(transaction=True)
-def test_every_function_has_an_async_variant() -> None:
+def test_every_function_has_an_async_variant():
     async def run() -> list[queues.QueueState]:
         await queues.apause("mail", "slow")
         await queues.aset_limit("mail", 2)
@@ -127,7 +126,7 @@ def test_every_function_has_an_async_variant() -> None:
     assert (state.name, state.slot_limit) == ("mail", 2)
 
 
-def test_using_selects_the_database() -> None:
+def test_using_selects_the_database():
     queues.pause("mail", using="default")
     queues.set_limit("mail", 2, using="default")
     assert [state.name for state in queues.states(using="default")] == ["mail"]

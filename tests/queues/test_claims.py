@@ -13,7 +13,7 @@ LEASES = {SHIP: 60.0, MAIL: 60.0}
 
 
 @pytest.fixture
-def store(db: None) -> Store:
+def store(db):
     store = get_store()
     for queue in ("a", "b", "c"):
         create(store, 2, SHIP, queue=queue)
@@ -26,19 +26,19 @@ def claimed_queues(store: Store, queues: Collection[str] | None, excluded: Colle
 
 
 @pytest.mark.parametrize("name", ["it's", 'a "b"', "a,b", "%s", "ü✓"])
-def test_any_queue_name_can_be_excluded(store: Store, name: str) -> None:
+def test_any_queue_name_can_be_excluded(store, name):
     create(store, 2, queue=name)
     assert claimed_queues(store, None, [name, "a", "b"]) == ["c", "c", "c"]
     assert claimed_queues(store, [name], ()) == [name, name]
 
 
-def test_next_due_time_ignores_excluded_queues(store: Store) -> None:
+def test_next_due_time_ignores_excluded_queues(store):
     create(store, queue="later", delay_seconds=100)
     assert store.jobs.next_due(LEASES, None, ["a", "b", "c", "later"]) is None
     assert 90 < (store.jobs.next_due(LEASES, None, ["a", "b", "c"]) or 0) <= 101
 
 
-def test_paused_queues_are_neither_claimed_nor_due(store: Store) -> None:
+def test_paused_queues_are_neither_claimed_nor_due(store):
     store.queues.pause(["a", "b", "c"])
     assert claimed_queues(store, None, ()) == claimed_queues(store, ["a", "c"], ["c"]) == []
     assert store.jobs.next_due(LEASES) is None
@@ -48,6 +48,6 @@ def test_paused_queues_are_neither_claimed_nor_due(store: Store) -> None:
     assert claimed_queues(store, None, ["a"]) == ["c", "c", "c"]
 
 
-def test_limited_queue_is_claimed(store: Store) -> None:
+def test_limited_queue_is_claimed(store):
     store.queues.limit("a", 1)
     assert claimed_queues(store, ["a"], ()) == ["a", "a", "a"]

@@ -1,7 +1,7 @@
 """Running workers follow pauses and limits of queues."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,11 +10,9 @@ from django.test import override_settings
 
 from django_jobchains import chains, queues
 from django_jobchains.models import Chain, Job
-from django_jobchains.processors import JobType, Processors, RunningJob
-from django_jobchains.store import Store
+from django_jobchains.processors import JobType, RunningJob
 from tests.support.statements import Statements, statements_of_others
 from tests.support.waiting import stays, until, until_completed
-from tests.support.workers import StartWorker
 
 #: How long a test observes that something does not happen.
 OBSERVATION_SECONDS = 0.3
@@ -22,7 +20,7 @@ NO_HINTS = {"NOTIFIER": {"BACKEND": "django_jobchains.notifications.NullNotifier
 
 
 @pytest.fixture
-def quick(processors: Processors) -> JobType[Any, Any]:
+def quick(processors):
     return processors.register("queues.quick")(lambda job: None)
 
 
@@ -52,7 +50,7 @@ class Gate:
 
 
 @pytest.fixture
-def gate(make_worker: StartWorker) -> Iterator[Gate]:
+def gate(make_worker):
     """Depends on ``make_worker``, so that the gate is opened before the workers stop."""
     gate = Gate()
     yield gate
@@ -60,7 +58,7 @@ def gate(make_worker: StartWorker) -> Iterator[Gate]:
 
 
 @pytest.fixture
-def held(processors: Processors, gate: Gate) -> JobType[Any, Any]:
+def held(processors, gate):
     return processors.register("queues.held")(gate)
 
 
@@ -79,7 +77,7 @@ def completed_count(queue: str) -> int:
 # Pausing
 
 
-def test_worker_skips_a_queue_paused_before_its_start(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
+def test_worker_skips_a_queue_paused_before_its_start(quick, start_worker):
     queues.pause("mail")
     mail, other = quick.enqueue(queue="mail"), quick.enqueue(queue="other")
     start_worker()
@@ -89,7 +87,7 @@ def test_worker_skips_a_queue_paused_before_its_start(quick: JobType[Any, Any], 
     until_completed(mail)
 
 
-def test_job_enqueued_during_a_pause_runs_after_it(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
+def test_job_enqueued_during_a_pause_runs_after_it(quick, start_worker):
     start_worker()
     until_completed(quick.enqueue(queue="mail"))
     queues.pause("mail")
@@ -99,7 +97,7 @@ def test_job_enqueued_during_a_pause_runs_after_it(quick: JobType[Any, Any], sta
     until_completed(mail)
 
 
-def test_no_resumption_is_missed(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
+def test_no_resumption_is_missed(quick, start_worker):
     """A queue may be resumed right after the worker has queried it."""
     start_worker()
     for _ in range(10):
@@ -109,7 +107,7 @@ def test_no_resumption_is_missed(quick: JobType[Any, Any], start_worker: StartWo
         until_completed(mail)
 
 
-def test_pause_does_not_stop_running_jobs(held: JobType[Any, Any], gate: Gate, start_worker: StartWorker) -> None:
+def test_pause_does_not_stop_running_jobs(held, gate, start_worker):
     start_worker(slots=3)
     first = enqueue(held, 1, "mail")[0]
     until(gate.is_running(mail=1))
@@ -121,7 +119,7 @@ def test_pause_does_not_stop_running_jobs(held: JobType[Any, Any], gate: Gate, s
     assert stays(are_pending(second), OBSERVATION_SECONDS)
 
 
-def test_pause_that_is_rolled_back_has_no_effect(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
+def test_pause_that_is_rolled_back_has_no_effect(quick, start_worker):
     start_worker()
     with transaction.atomic():
         queues.pause("mail")
@@ -129,9 +127,7 @@ def test_pause_that_is_rolled_back_has_no_effect(quick: JobType[Any, Any], start
     until_completed(quick.enqueue(queue="mail"))
 
 
-def test_queue_is_paused_at_once_and_resumed_by_a_poll_without_hints(
-    quick: JobType[Any, Any], start_worker: StartWorker
-) -> None:
+def test_queue_is_paused_at_once_and_resumed_by_a_poll_without_hints(quick, start_worker):
     with override_settings(JOBCHAINS=NO_HINTS):
         start_worker(poll_seconds=0.2)
         until_completed(quick.enqueue(queue="mail"))
@@ -142,7 +138,7 @@ def test_queue_is_paused_at_once_and_resumed_by_a_poll_without_hints(
         until_completed(mail)
 
 
-def test_busy_worker_without_hints_notices_a_pause(processors: Processors, start_worker: StartWorker) -> None:
+def test_busy_worker_without_hints_notices_a_pause(processors, start_worker):
     @processors.register("queues.again")
     def again(job: RunningJob[None]) -> Any:
         job.signal.wait(0.01)
@@ -164,9 +160,7 @@ def has_only_others() -> bool:
     return completed_count("mail") == mail
 
 
-def test_worker_sends_few_statements_while_its_queues_are_paused(
-    quick: JobType[Any, Any], start_worker: StartWorker
-) -> None:
+def test_worker_sends_few_statements_while_its_queues_are_paused(quick, start_worker):
     queues.pause("mail", "slow")
     enqueue(quick, 20, "mail")
     with statements_of_others() as statements:
@@ -182,7 +176,7 @@ def statements_per_second(statements: Statements) -> int:
     return len(statements) - statements.count("data_version") - before
 
 
-def test_worker_of_some_queues_follows_pauses(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
+def test_worker_of_some_queues_follows_pauses(quick, start_worker):
     queues.pause("mail")
     mail, slow, foreign = (quick.enqueue(queue=queue) for queue in ("mail", "slow", "foreign"))
     start_worker(queues=["mail", "slow"])
@@ -193,7 +187,7 @@ def test_worker_of_some_queues_follows_pauses(quick: JobType[Any, Any], start_wo
     assert stays(are_pending(foreign), OBSERVATION_SECONDS / 2)
 
 
-def test_burst_ends_when_only_paused_jobs_remain(quick: JobType[Any, Any], make_worker: StartWorker) -> None:
+def test_burst_ends_when_only_paused_jobs_remain(quick, make_worker):
     queues.pause("mail")
     mail, other = quick.enqueue(queue="mail"), quick.enqueue(queue="other")
     make_worker().run_until_idle(15)
@@ -203,9 +197,7 @@ def test_burst_ends_when_only_paused_jobs_remain(quick: JobType[Any, Any], make_
 # Limits
 
 
-def test_limit_restricts_the_jobs_that_run_at_once(
-    held: JobType[Any, Any], gate: Gate, start_worker: StartWorker
-) -> None:
+def test_limit_restricts_the_jobs_that_run_at_once(held, gate, start_worker):
     queues.set_limit("slow", 2)
     enqueue(held, 6, "slow")
     enqueue(held, 3, "other")
@@ -217,9 +209,7 @@ def test_limit_restricts_the_jobs_that_run_at_once(
     assert gate.max_running == {"slow": 2, "other": 3}
 
 
-def test_other_queues_use_the_slots_beyond_a_limit(
-    held: JobType[Any, Any], gate: Gate, start_worker: StartWorker
-) -> None:
+def test_other_queues_use_the_slots_beyond_a_limit(held, gate, start_worker):
     queues.set_limit("slow", 1)
     enqueue(held, 5, "slow", priority=10)
     enqueue(held, 5, "other")
@@ -230,7 +220,7 @@ def test_other_queues_use_the_slots_beyond_a_limit(
     assert gate.max_running["slow"] == 1
 
 
-def test_end_of_a_limited_job_starts_the_next(processors: Processors, start_worker: StartWorker) -> None:
+def test_end_of_a_limited_job_starts_the_next(processors, start_worker):
     """The end of a job wakes the claim loop: this does not wait for a poll or a hint."""
 
     @processors.register("queues.short")
@@ -246,7 +236,7 @@ def test_end_of_a_limited_job_starts_the_next(processors: Processors, start_work
     until(lambda: completed_count("slow") == 40)
 
 
-def test_priority_applies_among_queues_below_their_limit(processors: Processors, make_worker: StartWorker) -> None:
+def test_priority_applies_among_queues_below_their_limit(processors, make_worker):
     """The jobs run long enough that the worker does not claim ahead."""
     order: list[str] = []
 
@@ -262,7 +252,7 @@ def test_priority_applies_among_queues_below_their_limit(processors: Processors,
     assert order == ["other", "slow", "other", "slow"]
 
 
-def test_raised_limit_applies_at_once(held: JobType[Any, Any], gate: Gate, start_worker: StartWorker) -> None:
+def test_raised_limit_applies_at_once(held, gate, start_worker):
     queues.set_limit("slow", 1)
     enqueue(held, 6, "slow")
     start_worker(slots=5)
@@ -275,9 +265,7 @@ def test_raised_limit_applies_at_once(held: JobType[Any, Any], gate: Gate, start
     until(gate.is_running(slow=5))
 
 
-def test_lowered_limit_does_not_stop_running_jobs(
-    held: JobType[Any, Any], gate: Gate, start_worker: StartWorker
-) -> None:
+def test_lowered_limit_does_not_stop_running_jobs(held, gate, start_worker):
     worker = start_worker(slots=4)
     enqueue(held, 3, "slow")
     until(gate.is_running(slow=3))
@@ -291,7 +279,7 @@ def test_lowered_limit_does_not_stop_running_jobs(
     assert gate.max_running.get("slow", 1) == 1
 
 
-def test_limit_applies_to_each_worker(held: JobType[Any, Any], gate: Gate, start_worker: StartWorker) -> None:
+def test_limit_applies_to_each_worker(held, gate, start_worker):
     queues.set_limit("slow", 1)
     for _ in range(2):
         start_worker(slots=3)
@@ -300,7 +288,7 @@ def test_limit_applies_to_each_worker(held: JobType[Any, Any], gate: Gate, start
     assert stays(gate.is_running(slow=2), OBSERVATION_SECONDS)
 
 
-def test_limited_queue_can_be_paused(held: JobType[Any, Any], gate: Gate, start_worker: StartWorker) -> None:
+def test_limited_queue_can_be_paused(held, gate, start_worker):
     queues.set_limit("slow", 1)
     queues.pause("slow")
     enqueue(held, 2, "slow")
@@ -311,9 +299,7 @@ def test_limited_queue_can_be_paused(held: JobType[Any, Any], gate: Gate, start_
     assert stays(gate.is_running(slow=1), OBSERVATION_SECONDS / 2)
 
 
-def test_worker_sends_few_statements_while_a_limited_queue_is_full(
-    held: JobType[Any, Any], gate: Gate, start_worker: StartWorker
-) -> None:
+def test_worker_sends_few_statements_while_a_limited_queue_is_full(held, gate, start_worker):
     queues.set_limit("slow", 1)
     enqueue(held, 20, "slow")
     with statements_of_others() as statements:
@@ -322,7 +308,7 @@ def test_worker_sends_few_statements_while_a_limited_queue_is_full(
         until(lambda: statements_per_second(statements) < 10)
 
 
-def test_failed_attempt_frees_its_place_below_the_limit(processors: Processors, make_worker: StartWorker) -> None:
+def test_failed_attempt_frees_its_place_below_the_limit(processors, make_worker):
     @processors.register("queues.fails", max_attempts=3)
     def fails(job: RunningJob[None]) -> None:
         raise ValueError("no")
@@ -333,9 +319,7 @@ def test_failed_attempt_frees_its_place_below_the_limit(processors: Processors, 
     assert Job.objects.filter(pk__in=[chain.id for chain in failing], attempt__gt=0).count() == 5
 
 
-def test_attempt_without_a_lease_counts_while_it_runs(
-    processors: Processors, store: Store, start_worker: StartWorker
-) -> None:
+def test_attempt_without_a_lease_counts_while_it_runs(processors, store, start_worker):
     """Its slot is still occupied, and so is the resource that the limit protects."""
     release = threading.Event()
     started: list[Any] = []
@@ -364,9 +348,7 @@ def test_attempt_without_a_lease_counts_while_it_runs(
 # What it costs
 
 
-def test_busy_worker_does_not_read_queue_states_before_each_claim(
-    processors: Processors, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_busy_worker_does_not_read_queue_states_before_each_claim(processors, start_worker, monkeypatch):
     """The interval, about a second, is longer in this test than the time that a busy machine takes for the jobs."""
     monkeypatch.setattr("django_jobchains.worker.queue_limits.MAX_AGE_SECONDS", 60)
 

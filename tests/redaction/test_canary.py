@@ -37,7 +37,7 @@ def fail(where: str) -> Any:
 
 class BrokenBackoff(Backoff):
     def seconds(self, attempt: int) -> float:
-        return fail("backoff")  # type: ignore[no-any-return]
+        return fail("backoff")
 
 
 @dataclass

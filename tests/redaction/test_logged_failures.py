@@ -58,7 +58,7 @@ def test_a_failed_attempt_is_a_warning_and_a_failed_job_an_error_with_one_templa
     assert [record.levelname for record in records] == ["WARNING", "ERROR"]
     assert records[0].msg == records[1].msg, "log search cannot group them"
     for record, job in zip(records, Job.objects.order_by("id"), strict=True):
-        fields = record.jobchains  # type: ignore[attr-defined]
+        fields = record.jobchains
         assert (fields["job_id"], fields["chain_id"]) == (job.id, job.chain_id)
         assert (fields["type_name"], fields["attempt"]) == ("shop.broken", 1)
         assert "exception" not in fields
@@ -87,7 +87,7 @@ def test_local_variables_of_a_cause_are_removed(run):
 
     (record,) = run(charge, "tries")
     assert record.exc_info is not None
-    cause = record.exc_info[1].__cause__  # type: ignore[union-attr]
+    cause = record.exc_info[1].__cause__
     assert cause is not None
     assert cause.__traceback__ is not None
     assert not cause.__traceback__.tb_frame.f_locals
@@ -139,7 +139,7 @@ def test_a_job_that_fails_with_its_blocker_is_an_error(caplog, end):
     job = DEPENDENT.enqueue(blockers=[blocker]).current_job
     end(blocker)
     (record,) = failed_with_blocker(caplog)
-    fields = record.jobchains  # type: ignore[attr-defined]
+    fields = record.jobchains
     assert record.levelname == "ERROR"
     assert (fields["job_id"], fields["chain_id"], fields["type_name"]) == (job.id, job.chain_id, "shop.dependent")
     assert fields["error"] == Job.objects.get(pk=job.pk).last_error
@@ -168,4 +168,4 @@ def test_a_continuation_that_fails_with_its_blocker_is_logged(run, caplog):
 
     (attempt,) = run(go_on, None)
     (record,) = failed_with_blocker(caplog)
-    assert record.jobchains["chain_id"] == attempt.jobchains["chain_id"]  # type: ignore[attr-defined]
+    assert record.jobchains["chain_id"] == attempt.jobchains["chain_id"]

@@ -1,8 +1,6 @@
 """A second database with job tables: on the same server, and on SQLite."""
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from django.core.management import call_command
@@ -27,7 +25,7 @@ KINDS = ("same", "sqlite") if connection.vendor == "postgresql" else ("same",)
 
 
 @pytest.fixture(scope="package", params=KINDS)
-def _other_database(request: Any, django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+def _other_database(request, django_db_setup, django_db_blocker):
     is_server = connection.vendor == "postgresql" and request.param == "same"
     settings = {**connections.settings["default"], "NAME": NAME} if is_server else {**sqlite(), "NAME": FILE}
     connections.settings[OTHER] = ConnectionHandler({"default": settings}).settings["default"]
@@ -48,7 +46,7 @@ def _other_database(request: Any, django_db_setup: None, django_db_blocker: Any)
 
 
 @pytest.fixture
-def other(_other_database: None, transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def other(_other_database, transactional_db, monkeypatch):
     """The alias of the second database, whose tables are empty."""
     if connection.vendor == "postgresql":  # a listener is closed between two ticks
         monkeypatch.setattr("django_jobchains.notifications.postgres.TICK_SECONDS", 0.05)

@@ -1,7 +1,6 @@
 """The admin shows the database that ``JOBCHAINS["DATABASE"]`` names."""
 
 from typing import Any
-from uuid import UUID
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -17,7 +16,7 @@ pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "othe
 
 
 @pytest.fixture
-def chain_id(other: str, settings: Any, monkeypatch: pytest.MonkeyPatch) -> UUID:
+def chain_id(other, settings, monkeypatch):
     """A chain with a blocker, both only on the second database."""
     ship: JobType[Any, Any] = JobType("shop.ship")
     monkeypatch.setitem(get_registry().declared, "shop.ship", ship)
@@ -28,13 +27,13 @@ def chain_id(other: str, settings: Any, monkeypatch: pytest.MonkeyPatch) -> UUID
 
 
 @pytest.fixture
-def superuser(transactional_db: None) -> Client:
+def superuser(transactional_db):
     client = Client()
     client.force_login(User.objects.create_superuser("root"))
     return client
 
 
-def test_pages_show_the_configured_database(superuser: Client, chain_id: UUID) -> None:
+def test_pages_show_the_configured_database(superuser, chain_id):
     for page, args in (
         ("admin:django_jobchains_chain_changelist", ()),
         ("admin:django_jobchains_job_changelist", ()),
@@ -47,7 +46,7 @@ def test_pages_show_the_configured_database(superuser: Client, chain_id: UUID) -
     assert "mail" in superuser.get(reverse("admin:app_list", args=["django_jobchains"])).text
 
 
-def test_actions_change_the_configured_database(superuser: Client, chain_id: UUID, other: str) -> None:
+def test_actions_change_the_configured_database(superuser, chain_id, other):
     data = {"action": "cancel", "_selected_action": [str(chain_id)]}
     superuser.post(reverse("admin:django_jobchains_chain_changelist"), data, follow=True)
     superuser.post(reverse("admin:django_jobchains_chain_cancel", args=[chain_id]), {"confirmed": "yes"}, follow=True)

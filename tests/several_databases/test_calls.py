@@ -21,7 +21,7 @@ READY, FAILS, LATER = "shop.ready", "shop.fails", "shop.later"
 
 
 @pytest.fixture
-def ids(other: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, UUID]:
+def ids(other, monkeypatch):
     """The ids of a ready, a failed and a scheduled chain, which are the same on both databases."""
     part = Processors()
     monkeypatch.setattr(get_registry(), "slices", [*get_registry().slices, part])
@@ -84,7 +84,7 @@ def command(*arguments: str, database: str) -> str:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_write_changes_only_its_database(ids: Ids, other: str, settings: Any, name: str) -> None:
+def test_write_changes_only_its_database(ids, other, settings, name):
     """This includes the alias that the settings name."""
     for changed, same in ((other, "default"), ("default", other)):
         settings.JOBCHAINS = {"DATABASE": other}
@@ -109,7 +109,7 @@ READS: dict[str, Callable[[Ids, str], Any]] = {
 
 
 @pytest.mark.parametrize("name", READS)
-def test_read_depends_only_on_its_database(ids: Ids, other: str, name: str) -> None:
+def test_read_depends_only_on_its_database(ids, other, name):
     """Results differ, because only one of the databases has been changed."""
     CHANGES["jobchains complete"](ids, other)
     queues.pause("mail", using=other)
@@ -123,7 +123,7 @@ def result_or_timeout(name: str, ids: Ids, using: str) -> Any:
         return str(error)
 
 
-def test_each_database_has_its_own_test_clock(ids: Ids, other: str) -> None:
+def test_each_database_has_its_own_test_clock(ids, other):
     with testing.clock(using=other) as clock:
         clock.advance(timedelta(hours=2))
         assert [outcome.job.type_name for outcome in testing.run_due_jobs(using=other)] == [READY, LATER]

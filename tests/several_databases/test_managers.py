@@ -13,20 +13,20 @@ pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "othe
 
 
 @pytest.fixture
-def ship(monkeypatch: pytest.MonkeyPatch) -> JobType[Any, Any]:
+def ship(monkeypatch):
     job_type: JobType[Any, Any] = JobType("shop.ship")
     monkeypatch.setitem(get_registry().declared, "shop.ship", job_type)
     return job_type
 
 
 @pytest.fixture
-def _configured(other: str, settings: Any) -> None:
+def _configured(other, settings):
     settings.JOBCHAINS = {"DATABASE": other}
 
 
 @pytest.mark.parametrize("model", list(apps.get_app_config("django_jobchains").get_models()))
 @pytest.mark.usefixtures("_configured")
-def test_managers_use_the_configured_database(model: Any, other: str) -> None:
+def test_managers_use_the_configured_database(model, other):
     for manager in (model.objects, model._default_manager):
         assert manager.all().db == manager.filter(pk__in=[]).order_by("pk").db == other
         assert manager.using("default").db == "default"
@@ -34,7 +34,7 @@ def test_managers_use_the_configured_database(model: Any, other: str) -> None:
 
 
 @pytest.mark.usefixtures("_configured")
-def test_rows_and_relations_are_read_from_the_configured_database(ship: JobType[Any, Any], other: str) -> None:
+def test_rows_and_relations_are_read_from_the_configured_database(ship, other):
     chain = ship.enqueue(using=other)
     first = Chain.objects.get()
     assert (first.id, first.using, first.current_job.id, [job.id for job in first.jobs]) == (
@@ -50,7 +50,7 @@ def test_rows_and_relations_are_read_from_the_configured_database(ship: JobType[
     assert not Job.objects.using("default").exists()
 
 
-def test_relations_stay_on_the_database_of_their_object(ship: JobType[Any, Any], other: str) -> None:
+def test_relations_stay_on_the_database_of_their_object(ship, other):
     chain = ship.enqueue(using=other)
     job = Job.objects.using(other).get()
     assert (job.failed_attempts.all().db, job.dependent_links.all().db) == (other, other)
@@ -70,12 +70,12 @@ class _RefusingRouter:
 
 
 @pytest.fixture
-def _refusing_router(settings: Any) -> None:
+def _refusing_router(settings):
     settings.DATABASE_ROUTERS = [_RefusingRouter()]
 
 
 @pytest.mark.usefixtures("_refusing_router")
-def test_deferred_reads_do_not_use_routers(ship: JobType[Any, Any], other: str) -> None:
+def test_deferred_reads_do_not_use_routers(ship, other):
     for alias in ("default", other):
         blocker = ship.enqueue({"of": alias}, using=alias)
         waiting = ship.enqueue(blockers=[blocker], using=alias)
@@ -91,6 +91,6 @@ def test_deferred_reads_do_not_use_routers(ship: JobType[Any, Any], other: str) 
 
 @pytest.mark.parametrize("model", list(apps.get_app_config("django_jobchains").get_models()))
 @pytest.mark.usefixtures("_refusing_router", "_configured")
-def test_base_managers_do_not_use_routers(model: Any, other: str) -> None:
+def test_base_managers_do_not_use_routers(model, other):
     assert model._base_manager.all().db == other
     assert list(model._base_manager.all()) == []

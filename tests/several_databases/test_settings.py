@@ -13,7 +13,6 @@ from django_jobchains.notifications import NullNotifier, get_notifier
 from django_jobchains.notifications.base import default_prefix
 from django_jobchains.store import _store, get_store
 from django_jobchains.worker import Worker
-from tests.support.workers import StartWorker
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 
@@ -29,7 +28,7 @@ class CustomStore:
         return type("CustomStore", (store,), {})(using)
 
 
-def test_store_and_notifier_apply_to_one_database(other: str, settings: Any) -> None:
+def test_store_and_notifier_apply_to_one_database(other, settings):
     settings.JOBCHAINS = {"NOTIFIER": NULL, "STORE": f"{__name__}.CustomStore"}
     assert isinstance(get_notifier("default"), NullNotifier)
     assert type(get_store("default")).__name__ == "CustomStore"
@@ -37,7 +36,7 @@ def test_store_and_notifier_apply_to_one_database(other: str, settings: Any) -> 
     assert get_store(other).connection.vendor in type(get_store(other)).__name__.lower()
 
 
-def test_another_database_may_have_its_own_notifier(other: str, settings: Any) -> None:
+def test_another_database_may_have_its_own_notifier(other, settings):
     settings.JOBCHAINS = {"DATABASES": {other: {"NOTIFIER": NULL}}}
     assert isinstance(get_notifier(other), NullNotifier)
     assert not isinstance(get_notifier("default"), NullNotifier)
@@ -45,7 +44,7 @@ def test_another_database_may_have_its_own_notifier(other: str, settings: Any) -
 
 
 @pytest.mark.postgresql
-def test_notifier_options_apply_to_one_database(other: str, settings: Any) -> None:
+def test_notifier_options_apply_to_one_database(other, settings):
     settings.JOBCHAINS = {"NOTIFIER": {"OPTIONS": {"listen_using": "default", "prefix": "of_project"}}}
     if connections[other].vendor == "postgresql":
         notifier: Any = get_notifier(other)
@@ -56,22 +55,20 @@ def test_notifier_options_apply_to_one_database(other: str, settings: Any) -> No
 
 @pytest.mark.postgresql
 @pytest.mark.parametrize("prefix", ["", "Upper", "a-b", "1a", 'a"; DROP', "x" * 41])
-def test_invalid_channel_prefix_is_refused(other: str, settings: Any, prefix: str) -> None:
+def test_invalid_channel_prefix_is_refused(other, settings, prefix):
     settings.JOBCHAINS = {"NOTIFIER": {"OPTIONS": {"prefix": prefix}}}
     with pytest.raises(ImproperlyConfigured, match=r"prefix: .* must have 1 to 40 characters"):
         get_notifier("default")
 
 
-def test_default_channel_prefix_contains_the_alias(other: str, settings: Any) -> None:
+def test_default_channel_prefix_contains_the_alias(other, settings):
     assert (default_prefix("default"), default_prefix(other)) == ("django_jobchains", "django_jobchains.other")
     assert default_prefix("a b.c") == "django_jobchains.a_b_c"
     settings.JOBCHAINS = {"DATABASE": other}
     assert (default_prefix("default"), default_prefix(other)) == ("django_jobchains.default", "django_jobchains")
 
 
-def test_workers_of_two_databases_do_not_share_wake_budgets(
-    other: str, make_worker: StartWorker, processors: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_of_two_databases_do_not_share_wake_budgets(other, make_worker, processors, monkeypatch):
     """This includes databases of the same name on two servers."""
     processors.register("work.some")(lambda job: None)
     with monkeypatch.context() as patch:  # undone before the workers stop, because stopping connects to the database
@@ -81,7 +78,7 @@ def test_workers_of_two_databases_do_not_share_wake_budgets(
     assert len({worker.components.wake_order.group for worker in workers}) == 2
 
 
-def test_system_checks_cover_every_database(other: str, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_system_checks_cover_every_database(other, settings, monkeypatch):
     settings.JOBCHAINS = {"DATABASES": {other: {"NOTIFIER": WRONG}}}
     (error,) = check_settings()
     assert error.id == "jobchains.E005"
@@ -114,13 +111,13 @@ def test_system_checks_cover_every_database(other: str, settings: Any, monkeypat
         ),
     ],
 )
-def test_invalid_databases_setting_is_refused(other: str, settings: Any, databases: Any, message: str) -> None:
+def test_invalid_databases_setting_is_refused(other, settings, databases, message):
     settings.JOBCHAINS = {"DATABASES": databases}
     with pytest.raises(ImproperlyConfigured, match=message):
         get_settings()
 
 
-def test_migrate_creates_the_chain_view_on_each_database(other: str) -> None:
+def test_migrate_creates_the_chain_view_on_each_database(other):
     call_command("migrate", database=other, verbosity=0)
     with connections[other].cursor() as cursor:
         tables = {table.name: table.type for table in connections[other].introspection.get_table_list(cursor)}

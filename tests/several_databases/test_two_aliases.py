@@ -1,6 +1,5 @@
 """Two aliases for one database: a worker whose handlers would write through the other alias does not start."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,12 +11,11 @@ from django.db import connection
 from django_jobchains import chains
 from django_jobchains.db.ids import new_id
 from django_jobchains.models import Job
-from django_jobchains.processors import Processors, Registry, RunningJob
+from django_jobchains.processors import RunningJob
 from tests.records.models import Upload
 from tests.shop.models import Effect
 from tests.support.databases import database
 from tests.support.waiting import until
-from tests.support.workers import StartWorker
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -25,14 +23,14 @@ SAME = "Worker.*using='direct' and 'default' are the same database, but DATABASE
 
 
 @pytest.fixture(autouse=True)
-def _direct(transactional_db: None, django_db_blocker: Any) -> Iterator[None]:
+def _direct(transactional_db, django_db_blocker):
     """The alias ``direct``, another name for the database of the test."""
     with database("direct", {}, django_db_blocker):
         yield
 
 
 @pytest.fixture(autouse=True)
-def _has_work(registry: Registry, processors: Processors, monkeypatch: pytest.MonkeyPatch) -> None:
+def _has_work(registry, processors, monkeypatch):
     monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
 
     @processors.register("work.write")
@@ -62,16 +60,14 @@ class ToDirect:
 class OnlyEffects(ToDirect):
     """A router that forgets the other models."""
 
-    def db_for_read(self, model: Any, **hints: Any) -> str | None:  # type: ignore[override]
+    def db_for_read(self, model: Any, **hints: Any) -> str | None:
         return "direct" if model is Effect else None
 
-    db_for_write = db_for_read  # type: ignore[assignment]
+    db_for_write = db_for_read
 
 
 @pytest.mark.parametrize("routers", [[], [OnlyEffects()]], ids=["no router", "a router for some models"])
-def test_worker_of_another_alias_for_the_database_of_the_models_does_not_start(
-    make_worker: StartWorker, settings: Any, routers: list[Any]
-) -> None:
+def test_worker_of_another_alias_for_the_database_of_the_models_does_not_start(make_worker, settings, routers):
     settings.DATABASE_ROUTERS = routers
     worker = make_worker(using="direct")
     for start in (worker.check_database, worker.start):
@@ -79,20 +75,18 @@ def test_worker_of_another_alias_for_the_database_of_the_models_does_not_start(
             start()
 
 
-def test_command_names_both_aliases() -> None:
+def test_command_names_both_aliases():
     with pytest.raises(CommandError, match=SAME):
         call_command("run_jobworker", database="direct", burst=True)
 
 
-def test_setting_that_names_the_other_alias_is_refused_too(make_worker: StartWorker, settings: Any) -> None:
+def test_setting_that_names_the_other_alias_is_refused_too(make_worker, settings):
     settings.JOBCHAINS = {"DATABASE": "direct"}
     with pytest.raises(ImproperlyConfigured, match=SAME):
         make_worker().start()
 
 
-def test_router_that_sends_all_models_to_the_worker_keeps_writes_in_the_transaction(
-    start_worker: StartWorker, settings: Any
-) -> None:
+def test_router_that_sends_all_models_to_the_worker_keeps_writes_in_the_transaction(start_worker, settings):
     settings.DATABASE_ROUTERS = [ToDirect()]
     chain = chains.enqueue("work.write", using="direct")
     upload = Upload.objects.create()
@@ -103,7 +97,7 @@ def test_router_that_sends_all_models_to_the_worker_keeps_writes_in_the_transact
 
 
 @pytest.mark.postgresql
-def test_alias_with_another_time_zone_is_the_same_database(make_worker: StartWorker) -> None:
+def test_alias_with_another_time_zone_is_the_same_database(make_worker):
     with connection.cursor() as cursor:
         cursor.execute("SET TIME ZONE 'Asia/Tokyo'")
     try:
@@ -114,9 +108,7 @@ def test_alias_with_another_time_zone_is_the_same_database(make_worker: StartWor
 
 
 @pytest.mark.postgresql
-def test_alias_of_another_schema_is_another_database(
-    make_worker: StartWorker, django_db_blocker: Any, caplog: Any
-) -> None:
+def test_alias_of_another_schema_is_another_database(make_worker, django_db_blocker, caplog):
     """Its search_path leads to other tables."""
     with connection.cursor() as cursor:
         cursor.execute("CREATE SCHEMA tenant; CREATE TABLE tenant.django_jobchains_job (id integer)")
@@ -143,9 +135,7 @@ class InRequests(ToDirect):
 
 @pytest.mark.postgresql
 @pytest.mark.parametrize("router", [ToAway(), InRequests()], ids=["unavailable", "needs a context"])
-def test_what_cannot_be_compared_is_logged(
-    make_worker: StartWorker, django_db_blocker: Any, caplog: Any, settings: Any, router: Any
-) -> None:
+def test_what_cannot_be_compared_is_logged(make_worker, django_db_blocker, caplog, settings, router):
     settings.DATABASE_ROUTERS = [router]
     with database("away", {"HOST": "127.0.0.1", "PORT": "1"}, django_db_blocker):
         make_worker(using="direct").check_database()

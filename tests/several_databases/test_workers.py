@@ -21,12 +21,10 @@ from django_jobchains.notifications import (
     job_scheduled,
     ownership_lost,
 )
-from django_jobchains.processors import JobType, Processors, RunningJob
+from django_jobchains.processors import JobType, RunningJob
 from django_jobchains.store.chains import Chains
 from tests.shop.models import Effect
-from tests.support.tracing import Recorded
 from tests.support.waiting import stays, until
-from tests.support.workers import StartWorker
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 
@@ -34,21 +32,19 @@ IN_PROCESS = {"BACKEND": "django_jobchains.notifications.in_process.InProcessNot
 
 
 @pytest.fixture(params=["own", "in_process"])
-def _notifiers(request: Any, other: str, settings: Any) -> None:
+def _notifiers(request, other, settings):
     """The default notifiers of the vendors, or the in-process notifier for both databases."""
     if request.param == "in_process":
         settings.JOBCHAINS = {"NOTIFIER": IN_PROCESS, "DATABASES": {other: {"NOTIFIER": IN_PROCESS}}}
 
 
 @pytest.fixture
-def _polls_are_rare(monkeypatch: pytest.MonkeyPatch) -> None:
+def _polls_are_rare(monkeypatch):
     monkeypatch.setattr(waiting, "POLL_SECONDS", 1_000)
 
 
 @pytest.mark.usefixtures("_notifiers", "_polls_are_rare")
-def test_worker_runs_jobs_and_wakes_waiters_of_its_database(
-    other: str, start_worker: StartWorker, processors: Processors
-) -> None:
+def test_worker_runs_jobs_and_wakes_waiters_of_its_database(other, start_worker, processors):
     @processors.register("work.who")
     def who(job: RunningJob[Any]) -> str:
         return "done"
@@ -64,7 +60,7 @@ def test_worker_runs_jobs_and_wakes_waiters_of_its_database(
 
 
 @pytest.mark.usefixtures("_notifiers", "_polls_are_rare")
-def test_hint_of_another_database_does_not_wake_a_waiter(other: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hint_of_another_database_does_not_wake_a_waiter(other, monkeypatch):
     type_: JobType[Any, Any] = JobType("work.outside")
     id_ = new_id()
     queried_at: list[float] = []
@@ -116,9 +112,7 @@ def waiting_thread(id_: UUID, using: str) -> Iterator[list[Any]]:
         thread.join()
 
 
-def test_gauges_are_about_the_databases_of_the_workers(
-    other: str, recorded: Recorded, start_worker: StartWorker, processors: Processors
-) -> None:
+def test_gauges_are_about_the_databases_of_the_workers(other, recorded, start_worker, processors):
     def scheduled() -> list[int]:
         found = recorded.values("jobchains.queue.jobs")
         return [count for attributes, count in found if attributes["jobchains.job.status"] == "scheduled"]
@@ -134,7 +128,7 @@ def test_gauges_are_about_the_databases_of_the_workers(
     until(lambda: scheduled() == [4])
 
 
-def test_cancellation_applies_to_one_database(other: str, start_worker: StartWorker, processors: Processors) -> None:
+def test_cancellation_applies_to_one_database(other, start_worker, processors):
     is_released = threading.Event()
 
     @processors.register("work.long")
@@ -157,7 +151,7 @@ def test_cancellation_applies_to_one_database(other: str, start_worker: StartWor
     assert len(workers) == 2
 
 
-def test_listener_receives_only_hints_of_its_database(other: str) -> None:
+def test_listener_receives_only_hints_of_its_database(other):
     """Hints arrive in order, so the last one proves that no earlier one is still on its way."""
     received: dict[str, list[Hint]] = {"default": [], other: []}
     with ExitStack() as stack:

@@ -20,7 +20,7 @@ pytestmark = [committing, pytest.mark.postgresql]
 def raw(store):
     connection.ensure_connection()
     connection.connection.commit()
-    return connection.connection  # type: ignore[no-any-return]
+    return connection.connection
 
 
 def status(raw: "psycopg.Connection[Any]") -> pq.TransactionStatus:

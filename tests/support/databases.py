@@ -85,7 +85,7 @@ def _migrate_in_memory() -> bytes:
 
 
 @pytest.fixture
-def empty_database(transactional_db: None, django_db_blocker: Any, tmp_path: Path) -> Iterator[str]:
+def empty_database(transactional_db, django_db_blocker, tmp_path):
     """Add a database of the same vendor without tables."""
     if connections["default"].vendor == "sqlite":
         settings: dict[str, Any] = {"NAME": str(tmp_path / "empty.sqlite3")}
@@ -96,14 +96,14 @@ def empty_database(transactional_db: None, django_db_blocker: Any, tmp_path: Pat
 
 
 @pytest.fixture
-def private_memory(transactional_db: None, django_db_blocker: Any) -> Iterator[str]:
+def private_memory(transactional_db, django_db_blocker):
     """Add a database in memory for each thread."""
     with sqlite_database("memory", ":memory:", django_db_blocker) as alias:
         yield alias
 
 
 @pytest.fixture
-def memory(transactional_db: None, django_db_blocker: Any) -> Iterator[str]:
+def memory(transactional_db, django_db_blocker):
     """Add a database in memory that the threads of this process share, like Django's test databases."""
     with sqlite_database("memory", "file:jobchains?mode=memory&cache=shared", django_db_blocker) as alias:
         yield alias

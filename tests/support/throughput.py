@@ -10,7 +10,7 @@ from tests.support.jobs import SHIP
 def tally(type_name: str = SHIP, age_seconds: float = 0.0, **counts: float) -> TypeTally:
     """Return a tally with these counts; without any, one completed attempt."""
     numbers = {"completed": 0 if counts else 1, "failed": 0, "crashed": 0, "seconds": 0.0, "longest_seconds": 0.0}
-    return TypeTally(type_name, age_seconds, **{**numbers, **counts})  # type: ignore[arg-type]
+    return TypeTally(type_name, age_seconds, **{**numbers, **counts})
 
 
 def put_clock(store: Store, minute: int, second: float) -> None:

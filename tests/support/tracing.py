@@ -91,7 +91,7 @@ def recording(**options: Any) -> Iterator[Recorded]:
 
 
 @pytest.fixture
-def recorded() -> Iterator[Recorded]:
+def recorded():
     """The spans and metrics of the test, in which every trace is recorded."""
     with recording() as recorded:
         yield recorded

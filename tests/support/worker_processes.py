@@ -103,20 +103,20 @@ StartProcess = Callable[..., WorkerProcess]
 
 
 @pytest.fixture
-def start_process(transactional_db: None, tmp_path: Path) -> Iterator[StartProcess]:
+def start_process(transactional_db, tmp_path):
     with started_processes(tmp_path, {}) as start:
         yield start
 
 
 @pytest.fixture
-def start_patient_process(transactional_db: None, tmp_path: Path) -> Iterator[StartProcess]:
+def start_patient_process(transactional_db, tmp_path):
     """Start workers that may take long to stop, as on a busy machine, before they give up or are killed."""
     with started_processes(tmp_path, {"STOP_SECONDS": "15"}) as start:
         yield start
 
 
 @pytest.fixture
-def heeded_hang_ups() -> Iterator[None]:
+def heeded_hang_ups():
     """Make processes that the test starts react to SIGHUP, even if the test run ignores it, as under ``nohup``."""
     before = signal.signal(signal.SIGHUP, lambda number, frame: None)  # unlike SIG_IGN, a handler is not inherited
     yield

@@ -1,6 +1,6 @@
 """A registry for each test, workers that end with the test, and the events that they report."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import pytest
@@ -31,7 +31,7 @@ class Events:
 
 
 @pytest.fixture
-def events() -> Iterator[Events]:
+def events():
     recorded = Events()
     add_sink(recorded)
     yield recorded
@@ -39,17 +39,17 @@ def events() -> Iterator[Events]:
 
 
 @pytest.fixture
-def store(transactional_db: None) -> Store:
+def store(transactional_db):
     return get_store()
 
 
 @pytest.fixture
-def registry(transactional_db: None) -> Registry:
+def registry(transactional_db):
     return Registry()
 
 
 @pytest.fixture
-def processors(registry: Registry) -> Processors:
+def processors(registry):
     """A slice whose jobs are retried at once."""
     part = Processors(backoff=Backoff(0.02, 1, 0.02, 0))
     registry.add(part)
@@ -57,7 +57,7 @@ def processors(registry: Registry) -> Processors:
 
 
 @pytest.fixture
-def make_worker(registry: Registry, events: Events, monkeypatch: pytest.MonkeyPatch) -> Iterator[StartWorker]:
+def make_worker(registry, events, monkeypatch):
     """Make workers with the registry of the test that poll once a minute. Running ones are stopped after the test."""
     if connection.vendor == "postgresql":  # a listener is closed between two ticks
         monkeypatch.setattr("django_jobchains.notifications.postgres.TICK_SECONDS", 0.05)
@@ -81,14 +81,14 @@ def context_for(store: Store | None = None, **options: Any) -> WorkerContext:
 
 
 @pytest.fixture
-def short_lease(monkeypatch: pytest.MonkeyPatch) -> Lease:
+def short_lease(monkeypatch):
     """A lease that is renewed every 1.5 seconds, and that a thread which stops for several seconds does not lose."""
     monkeypatch.setattr("django_jobchains.worker.held_leases.RENEW_SHARE", 0.01)
     return Lease(9)
 
 
 @pytest.fixture
-def patient_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+def patient_stop(monkeypatch):
     """Let a stopping worker wait longer for handlers that were asked to stop, and for its last writes."""
     for name in ("ABORT_GRACE_SECONDS", "STEP_SECONDS"):
         monkeypatch.setattr(f"django_jobchains.worker.shutdown.{name}", 15.0)
@@ -106,7 +106,7 @@ def time_out(worker: Worker, line: str = "gate.wait(30)") -> None:
 
 
 @pytest.fixture
-def start_worker(make_worker: StartWorker) -> StartWorker:
+def start_worker(make_worker):
     def start(**options: Any) -> Worker:
         worker = make_worker(**options)
         worker.start()

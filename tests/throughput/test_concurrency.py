@@ -72,7 +72,7 @@ def test_simultaneous_writes_and_deletions_lose_no_count(store):
 
 
 def test_the_counts_of_two_workers_are_added(processors, start_worker, settings):
-    settings.JOBCHAINS = {"HEARTBEAT_SECONDS": 0.05}  # type: ignore[attr-defined]
+    settings.JOBCHAINS = {"HEARTBEAT_SECONDS": 0.05}
     kinds: list[JobType[int, int]] = [
         processors.register(f"throughput.{name}")(lambda job: job.attempt) for name in ("a", "b")
     ]

@@ -122,7 +122,7 @@ def test_the_last_minute_is_complete_and_longer_periods_are_sums(store):
 
 def test_it_takes_three_statements_however_many_rows_there_are(store, django_assert_max_num_queries):
     store.stats.add_counts([tally(f"type-{place % 50}", age_seconds=place * 60.0) for place in range(500)])
-    with django_assert_max_num_queries(3):  # type: ignore[attr-defined]
+    with django_assert_max_num_queries(3):
         assert throughput().last_day.completed == 500
 
 

@@ -1,5 +1,3 @@
-from collections.abc import Iterator
-
 import pytest
 from django.db import connection
 
@@ -12,7 +10,7 @@ __all__ = ("events", "make_worker", "memory", "private_memory", "processors", "r
 
 
 @pytest.fixture(autouse=True)
-def _close_watcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _close_watcher(monkeypatch):
     """End the watcher's thread before and after each test."""
     if connection.vendor == "postgresql":  # a listener is closed between two ticks
         monkeypatch.setattr("django_jobchains.notifications.postgres.TICK_SECONDS", 0.05)
@@ -23,16 +21,16 @@ def _close_watcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def queries(monkeypatch: pytest.MonkeyPatch) -> ChainQueries:
+def queries(monkeypatch):
     return ChainQueries(monkeypatch)
 
 
 @pytest.fixture
-def no_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_poll(monkeypatch):
     """Poll so rarely that, within a test, only hints cause queries."""
     monkeypatch.setattr(waiting, "POLL_SECONDS", 1_000)
 
 
 @pytest.fixture
-def quick_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick_poll(monkeypatch):
     monkeypatch.setattr(waiting, "POLL_SECONDS", 0.05)

@@ -19,8 +19,6 @@ from tests.support.attempts import committed
 from tests.waiting.waiters import (
     DROPPING,
     LONG,
-    ChainQueries,
-    WaitCall,
     WaitingThread,
     approval,
     finish,
@@ -35,9 +33,7 @@ pytestmark = committed
 
 @pytest.mark.usefixtures("no_poll")
 @pytest.mark.parametrize("error", [DatabaseError("gone"), RuntimeError("no room")])
-def test_failed_query_is_repeated_before_the_next_poll(
-    queries: ChainQueries, error: Exception, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failed_query_is_repeated_before_the_next_poll(queries, error, caplog):
     chain = approval.enqueue()
     finish(chain, "done")
     queries.before_next = lambda: raises(error)
@@ -47,7 +43,7 @@ def test_failed_query_is_repeated_before_the_next_poll(
 
 @pytest.mark.postgresql
 @pytest.mark.usefixtures("no_poll")
-def test_terminated_sessions_are_replaced(queries: ChainQueries) -> None:
+def test_terminated_sessions_are_replaced(queries):
     chain = approval.enqueue()
     waiter = WaitingThread(chain.id)
     queries.until_idle()
@@ -62,7 +58,7 @@ def test_terminated_sessions_are_replaced(queries: ChainQueries) -> None:
 
 
 @pytest.mark.parametrize("backend", ["tests.waiting.test_errors.BrokenNotifier", "tests.nowhere.Notifier"])
-def test_chains_are_polled_without_a_listener(settings: Any, backend: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_chains_are_polled_without_a_listener(settings, backend, caplog):
     chain = approval.enqueue()
     settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": backend}}
     waiter = WaitingThread(chain.id)
@@ -76,7 +72,7 @@ def test_chains_are_polled_without_a_listener(settings: Any, backend: str, caplo
 
 
 @pytest.mark.usefixtures("no_poll")
-def test_thread_start_failure_affects_only_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thread_start_failure_affects_only_one_call(monkeypatch):
     chain = approval.enqueue()
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", lambda thread: raises(RuntimeError("can't start new thread")))
@@ -88,7 +84,7 @@ def test_thread_start_failure_affects_only_one_call(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.usefixtures("no_poll")
-def test_closed_event_loop_does_not_affect_other_waiters(queries: ChainQueries) -> None:
+def test_closed_event_loop_does_not_affect_other_waiters(queries):
     chain = approval.enqueue()
     with abandoned_wait(chain):
         waiter = WaitingThread(chain.id)
@@ -104,16 +100,16 @@ def test_closed_event_loop_does_not_affect_other_waiters(queries: ChainQueries) 
 
 @sync_and_async
 @pytest.mark.usefixtures("no_poll")
-def test_invalid_arguments_affect_only_one_call(wait: WaitCall, queries: ChainQueries) -> None:
+def test_invalid_arguments_affect_only_one_call(wait, queries):
     chain = approval.enqueue()
     waiter = WaitingThread(chain.id)
     queries.until_idle()
     for wrong in ({"id": chain.id}, str(chain.id), [chain.id], None):
         with pytest.raises(TypeError, match=r"chain_id expects a uuid\.UUID, a Chain or a Job"):
-            wait(wrong, LONG)  # type: ignore[arg-type]
+            wait(wrong, LONG)
     for timeout in ("5m", [5]):
         with pytest.raises(TypeError, match=r"timeout=.* is not a length of time: pass seconds, or a timedelta"):
-            wait(chain.id, timeout)  # type: ignore[arg-type]
+            wait(chain.id, timeout)
     with pytest.raises(ValueError, match="timeout=nan"):
         wait(chain.id, float("nan"))
     finish(chain, "done")
@@ -121,26 +117,26 @@ def test_invalid_arguments_affect_only_one_call(wait: WaitCall, queries: ChainQu
 
 
 @sync_and_async
-def test_timeout_may_exceed_the_range_of_floats(wait: WaitCall) -> None:
+def test_timeout_may_exceed_the_range_of_floats(wait):
     chain = approval.enqueue()
     finish(chain, "done")
     for timeout in (10**400, Fraction(10**400), -(10**400)):
-        assert wait(chain.id, timeout) == "done"  # type: ignore[arg-type]
+        assert wait(chain.id, timeout) == "done"
 
 
 @sync_and_async
-def test_chain_or_job_may_be_passed_instead_of_an_id(wait: WaitCall) -> None:
+def test_chain_or_job_may_be_passed_instead_of_an_id(wait):
     chain = approval.enqueue()
     with chains.current_job(chain) as current:
         current.continue_with(approval)
         current.finish("done")
     for given in (chain.id, chain, chain.refresh().current_job):
-        assert wait(given, timedelta(seconds=30)) == "done"  # type: ignore[arg-type]
+        assert wait(given, timedelta(seconds=30)) == "done"
 
 
 @sync_and_async
 @pytest.mark.usefixtures("no_poll")
-def test_invalid_output_affects_only_waiters_for_its_chain(wait: WaitCall, queries: ChainQueries) -> None:
+def test_invalid_output_affects_only_waiters_for_its_chain(wait, queries):
     broken, fine = approval.enqueue(), approval.enqueue()
     waiters = [WaitingThread(broken.id, wait=wait), WaitingThread(fine.id, wait=wait)]
     until_waiting(2)
@@ -194,13 +190,13 @@ def abandoned_wait(chain: chains.Chain) -> Iterator[None]:
     loop.run_until_complete(loop.shutdown_default_executor())
     loop.close()
     yield
-    task._log_destroy_pending = False  # type: ignore[attr-defined]
-    task.get_coro().close()  # type: ignore[union-attr]
+    task._log_destroy_pending = False
+    task.get_coro().close()
     assert waiter_count() == 0
 
 
 @pytest.mark.usefixtures("no_poll")
-def test_cancelled_task_leaves_no_waiter() -> None:
+def test_cancelled_task_leaves_no_waiter():
     chain = approval.enqueue()
 
     async def cancel() -> None:
@@ -217,7 +213,7 @@ def test_cancelled_task_leaves_no_waiter() -> None:
 
 
 @pytest.mark.usefixtures("no_poll")
-def test_task_cancelled_during_a_notification_leaves_no_waiter(queries: ChainQueries) -> None:
+def test_task_cancelled_during_a_notification_leaves_no_waiter(queries):
     chain = approval.enqueue()
 
     async def cancel(loop_steps: int) -> None:
@@ -237,7 +233,7 @@ def test_task_cancelled_during_a_notification_leaves_no_waiter(queries: ChainQue
 
 
 @pytest.mark.usefixtures("no_poll")
-def test_asyncio_timeout_of_the_caller_is_not_a_chain_timeout() -> None:
+def test_asyncio_timeout_of_the_caller_is_not_a_chain_timeout():
     chain = approval.enqueue()
 
     async def give_up() -> None:
@@ -250,7 +246,7 @@ def test_asyncio_timeout_of_the_caller_is_not_a_chain_timeout() -> None:
     assert waiter_count() == 0
 
 
-def test_timeout_leaves_no_waiter() -> None:
+def test_timeout_leaves_no_waiter():
     with pytest.raises(ChainTimeout):
         approval.enqueue().result(0.01)
     assert waiter_count() == 0

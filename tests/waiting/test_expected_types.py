@@ -13,7 +13,7 @@ from django_jobchains.exceptions import InvalidOutput
 from django_jobchains.models import Job
 from django_jobchains.processors import Continuation, Processors, RunningJob, get_registry
 from tests.attempts.conftest import processors, work
-from tests.support.attempts import Work, committed
+from tests.support.attempts import committed
 from tests.waiting.waiters import WaitingThread, approval, until_waiting
 
 __all__ = ("processors", "work")
@@ -45,7 +45,7 @@ class Shop:
 
 
 @pytest.fixture
-def shop(processors: Processors) -> Shop:
+def shop(processors):
     return Shop(processors)
 
 
@@ -60,16 +60,14 @@ each_reader = pytest.mark.parametrize("read", READERS.values(), ids=READERS)
 
 
 @each_reader
-def test_output_is_decoded_as_the_expected_type(shop: Shop, work: Work, read: Callable[[Any, Any], Any]) -> None:
+def test_output_is_decoded_as_the_expected_type(shop, work, read):
     chain = shop.charge.enqueue(7)
     work()
     assert read(chain.id, shop.charge) == Receipt(7)
 
 
 @each_reader
-def test_output_has_the_type_of_the_last_job_if_declared(
-    shop: Shop, work: Work, read: Callable[[Any, Any], Any], processors: Processors, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_output_has_the_type_of_the_last_job_if_declared(shop, work, read, processors, monkeypatch):
     """The caller does not need to know the type of the last job, if an app declares it."""
     chain = shop.charge.enqueue(11)
     work()
@@ -82,9 +80,7 @@ def test_output_has_the_type_of_the_last_job_if_declared(
 
 @each_reader
 @pytest.mark.parametrize("expected", ["shop.points", approval], ids=["a name", "a type"])
-def test_chain_of_another_type_raises_job_type_mismatch(
-    shop: Shop, work: Work, read: Callable[[Any, Any], Any], expected: Any
-) -> None:
+def test_chain_of_another_type_raises_job_type_mismatch(shop, work, read, expected):
     chain = shop.charge.enqueue(11)
     work()
     with pytest.raises(
@@ -95,19 +91,19 @@ def test_chain_of_another_type_raises_job_type_mismatch(
 
 
 @each_reader
-def test_expected_type_may_be_a_name(shop: Shop, work: Work, read: Callable[[Any, Any], Any]) -> None:
+def test_expected_type_may_be_a_name(shop, work, read):
     chain = shop.charge.enqueue(7)
     work()
     assert read(chain.id, "shop.charge") == {"number": 7}
 
 
-def test_wait_for_a_running_chain_of_another_type_raises_at_once(shop: Shop) -> None:
+def test_wait_for_a_running_chain_of_another_type_raises_at_once(shop):
     chain = shop.charge.enqueue(7)
     with pytest.raises(JobTypeMismatch):
         chains.wait(chain.id, None, job_type=approval)
 
 
-def test_result_decodes_with_the_type_that_enqueued_the_chain(shop: Shop, work: Work) -> None:
+def test_result_decodes_with_the_type_that_enqueued_the_chain(shop, work):
     chain = shop.charge.enqueue(7)
     waiter = WaitingThread(chain.id, 30, lambda _, timeout: chain.result(timeout))
     until_waiting(1)
@@ -115,11 +111,11 @@ def test_result_decodes_with_the_type_that_enqueued_the_chain(shop: Shop, work: 
     assert waiter.output() == Receipt(7)
 
 
-def test_output_is_none_before_the_chain_completes(shop: Shop) -> None:
+def test_output_is_none_before_the_chain_completes(shop):
     assert shop.charge.enqueue(7).output is None
 
 
-def test_stored_output_that_no_longer_fits_raises_invalid_output(shop: Shop, work: Work) -> None:
+def test_stored_output_that_no_longer_fits_raises_invalid_output(shop, work):
     chain = shop.charge.enqueue(7)
     work()
     Job.objects.filter(pk=chain.id).update(output={"number": "hunter2"})
@@ -129,7 +125,7 @@ def test_stored_output_that_no_longer_fits_raises_invalid_output(shop: Shop, wor
     assert chain.stored_output == {"number": "hunter2"}
 
 
-def test_outputs_are_read_with_select_related(shop: Shop, work: Work, django_assert_num_queries: Any) -> None:
+def test_outputs_are_read_with_select_related(shop, work, django_assert_num_queries):
     chains.enqueue_many([shop.charge.item(number) for number in (1, 11, 12, 13)])
     work()
     rows = list(Chain.objects.select_related("current_job").order_by("id"))
@@ -138,7 +134,7 @@ def test_outputs_are_read_with_select_related(shop: Shop, work: Work, django_ass
     assert outputs == [{"number": number} for number in (1, 11, 12, 13)]
 
 
-def test_output_can_be_used_in_queries(shop: Shop, work: Work) -> None:
+def test_output_can_be_used_in_queries(shop, work):
     chain = shop.charge.enqueue(7)
     work()
     assert Chain.objects.get(output__number=7) == chain

@@ -1,7 +1,6 @@
 """A forked child waits with its own thread and connections."""
 
 import threading
-from typing import Any
 
 import pytest
 from django.db import connection
@@ -25,7 +24,7 @@ pytestmark = [committed, pytest.mark.filterwarnings("ignore:.*fork.*:Deprecation
 
 @pytest.mark.usefixtures("quick_poll")
 @pytest.mark.parametrize("backend", [None, NULL, IN_PROCESS])
-def test_forked_child_can_wait(settings: Any, backend: str | None) -> None:
+def test_forked_child_can_wait(settings, backend):
     settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": backend}} if backend else {}
     ended, later, own = approval.enqueue(), approval.enqueue(), approval.enqueue()
     finish(ended, "done")
@@ -48,7 +47,7 @@ def test_forked_child_can_wait(settings: Any, backend: str | None) -> None:
     assert waiter.output() == "the parent's"
 
 
-def test_lock_held_by_the_parent_does_not_block_a_forked_child(settings: Any) -> None:
+def test_lock_held_by_the_parent_does_not_block_a_forked_child(settings):
     settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": IN_PROCESS}}
     chain = approval.enqueue()
     waiter = WaitingThread(chain.id)

@@ -13,14 +13,12 @@ from django.db import connection
 
 from django_jobchains import chains
 from django_jobchains.chains import Chain, ChainCancelled, ChainTimeout
-from django_jobchains.processors import JobType, Processors, RunningJob
+from django_jobchains.processors import JobType, RunningJob
 from tests.support.attempts import committed
 from tests.support.statements import Statements, statements_of_others
 from tests.support.waiting import stays, until
-from tests.support.workers import StartWorker
 from tests.waiting.waiters import (
     LONG,
-    ChainQueries,
     WaitingThread,
     approval,
     finish,
@@ -85,7 +83,7 @@ def counted_statements() -> Iterator[Statements]:
 
 @tasks_and_threads
 @pytest.mark.usefixtures("no_poll")
-def test_500_waiters_use_one_connection_and_one_query(wait_for_all: Any, queries: ChainQueries) -> None:
+def test_500_waiters_use_one_connection_and_one_query(wait_for_all, queries):
     created = chains.enqueue_many([approval.item() for _ in range(MANY)])
     with counted_statements() as statements:
         results = wait_for_all(created)
@@ -110,9 +108,7 @@ def one_session() -> bool:
 
 @tasks_and_threads
 @pytest.mark.usefixtures("no_poll")
-def test_500_waiters_are_notified_of_completions_by_a_worker(
-    wait_for_all: Any, processors: Processors, start_worker: StartWorker
-) -> None:
+def test_500_waiters_are_notified_of_completions_by_a_worker(wait_for_all, processors, start_worker):
     double: JobType[int, int] = processors.register("waiting.double")(lambda job: job.input * 2)
     created = chains.enqueue_many([double.item(number) for number in range(MANY)])
     results = wait_for_all(created)
@@ -122,7 +118,7 @@ def test_500_waiters_are_notified_of_completions_by_a_worker(
 
 
 @pytest.mark.usefixtures("no_poll")
-def test_no_wake_up_is_lost_while_waiters_come_and_go(processors: Processors, start_worker: StartWorker) -> None:
+def test_no_wake_up_is_lost_while_waiters_come_and_go(processors, start_worker):
     @processors.register("waiting.step")
     def step(job: RunningJob[int]) -> Any:
         if job.input % 3 == 0:
@@ -143,7 +139,7 @@ def test_no_wake_up_is_lost_while_waiters_come_and_go(processors: Processors, st
 
 
 @pytest.mark.usefixtures("no_poll")
-def test_each_of_many_hints_notifies_its_waiter(queries: ChainQueries) -> None:
+def test_each_of_many_hints_notifies_its_waiter(queries):
     """A chain ends only after the previous waiter has returned, so no later hint makes up for a lost one."""
     created = chains.enqueue_many([approval.item() for _ in range(30)])
     waiters = [WaitingThread(chain.id) for chain in created]

@@ -12,15 +12,12 @@ from django.db import connection, transaction
 from django_jobchains import chains, waiting
 from django_jobchains.chains import Chain, ChainCancelled, ChainFailed, ChainNotFound, ChainTimeout
 from django_jobchains.models import Job
-from django_jobchains.processors import FailJob, JobType, Processors, RunningJob
+from django_jobchains.processors import FailJob, JobType, RunningJob
 from django_jobchains.store import get_store
 from django_jobchains.store.rows import ChainEnd
 from tests.support.attempts import committed, on_own_connection
 from tests.support.waiting import until
-from tests.support.workers import StartWorker
 from tests.waiting.waiters import (
-    ChainQueries,
-    WaitCall,
     WaitingThread,
     approval,
     every_wait_call,
@@ -36,7 +33,7 @@ OUTPUTS = [None, 0, "done", {"a": [1.5, None]}]
 
 
 @every_wait_call
-def test_ended_chain_returns_its_output(wait: WaitCall) -> None:
+def test_ended_chain_returns_its_output(wait):
     ended = [approval.enqueue() for _ in OUTPUTS]
     for chain, output in zip(ended, OUTPUTS, strict=True):
         finish(chain, output)
@@ -44,7 +41,7 @@ def test_ended_chain_returns_its_output(wait: WaitCall) -> None:
 
 
 @every_wait_call
-def test_chain_that_ends_later_returns_its_output(wait: WaitCall) -> None:
+def test_chain_that_ends_later_returns_its_output(wait):
     chain = approval.enqueue()
     patient, endless = WaitingThread(chain.id, 30, wait), WaitingThread(chain.id, None, wait)
     until_waiting(2)
@@ -53,7 +50,7 @@ def test_chain_that_ends_later_returns_its_output(wait: WaitCall) -> None:
 
 
 @every_wait_call
-def test_timeout_raises_and_does_not_affect_the_chain(wait: WaitCall) -> None:
+def test_timeout_raises_and_does_not_affect_the_chain(wait):
     chain = approval.enqueue()
     with pytest.raises(ChainTimeout, match=rf"Chain {chain.id} did not end within 0\.2 seconds") as caught:
         wait(chain.id, 0.2)
@@ -65,7 +62,7 @@ def test_timeout_raises_and_does_not_affect_the_chain(wait: WaitCall) -> None:
 
 
 @sync_and_async
-def test_timeout_error_has_the_status_and_a_remedy(wait: WaitCall) -> None:
+def test_timeout_error_has_the_status_and_a_remedy(wait):
     pending = approval.enqueue()
     blocked = approval.enqueue(blockers=[pending])
     for chain, status, remedy in (
@@ -78,7 +75,7 @@ def test_timeout_error_has_the_status_and_a_remedy(wait: WaitCall) -> None:
 
 
 @sync_and_async
-def test_timeout_of_zero_queries_once(wait: WaitCall) -> None:
+def test_timeout_of_zero_queries_once(wait):
     chain, ended = approval.enqueue(), approval.enqueue()
     finish(ended, "done")
     for timeout in (0, -1):
@@ -88,7 +85,7 @@ def test_timeout_of_zero_queries_once(wait: WaitCall) -> None:
 
 
 @sync_and_async
-def test_unknown_chain_raises_not_found(wait: WaitCall) -> None:
+def test_unknown_chain_raises_not_found(wait):
     id_ = uuid4()
     for timeout in (30, None):
         with pytest.raises(ChainNotFound, match=f"No chain {id_}") as caught:
@@ -97,9 +94,7 @@ def test_unknown_chain_raises_not_found(wait: WaitCall) -> None:
 
 
 @pytest.mark.usefixtures("no_poll")
-def test_timeout_applies_while_the_database_does_not_respond(
-    queries: ChainQueries, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_timeout_applies_while_the_database_does_not_respond(queries, monkeypatch):
     monkeypatch.setattr(waiting, "FIRST_QUERY_SECONDS", 0.1)
     gate = threading.Event()
     queries.before_next = lambda: gate.wait(60)
@@ -118,7 +113,7 @@ def continued() -> Chain:
 
 
 @sync_and_async
-def test_id_of_a_later_job_waits_for_its_chain(wait: WaitCall) -> None:
+def test_id_of_a_later_job_waits_for_its_chain(wait):
     ended, cancelled, open_chain = continued(), continued(), continued()
     finish(ended, "done")
     chains.cancel(cancelled.id)
@@ -133,7 +128,7 @@ def test_id_of_a_later_job_waits_for_its_chain(wait: WaitCall) -> None:
 
 @pytest.mark.usefixtures("no_poll")
 @sync_and_async
-def test_waiter_for_a_later_job_is_woken_by_the_hint_for_its_chain(wait: WaitCall, queries: ChainQueries) -> None:
+def test_waiter_for_a_later_job_is_woken_by_the_hint_for_its_chain(wait, queries):
     chain = continued()
     waiters = [WaitingThread(job.id, wait=wait) for job in chain.jobs]
     until_waiting(3)
@@ -143,7 +138,7 @@ def test_waiter_for_a_later_job_is_woken_by_the_hint_for_its_chain(wait: WaitCal
     assert [waiter.output() for waiter in waiters] == ["done"] * 3
 
 
-def test_id_of_a_later_job_works_in_the_transaction_that_ends_the_chain() -> None:
+def test_id_of_a_later_job_works_in_the_transaction_that_ends_the_chain():
     chain = continued()
     with transaction.atomic():
         finish(chain, "done")
@@ -151,7 +146,7 @@ def test_id_of_a_later_job_works_in_the_transaction_that_ends_the_chain() -> Non
 
 
 @sync_and_async
-def test_chain_deleted_during_the_wait_raises_not_found(wait: WaitCall) -> None:
+def test_chain_deleted_during_the_wait_raises_not_found(wait):
     chain = approval.enqueue()
     waiter = WaitingThread(chain.id, wait=wait)
     until_waiting()
@@ -161,7 +156,7 @@ def test_chain_deleted_during_the_wait_raises_not_found(wait: WaitCall) -> None:
 
 
 @sync_and_async
-def test_cancelled_chain_raises_chain_cancelled(wait: WaitCall) -> None:
+def test_cancelled_chain_raises_chain_cancelled(wait):
     chain = approval.enqueue()
     waiter = WaitingThread(chain.id, wait=wait)
     until_waiting()
@@ -173,9 +168,7 @@ def test_cancelled_chain_raises_chain_cancelled(wait: WaitCall) -> None:
 
 
 @sync_and_async
-def test_failed_chain_raises_chain_failed_with_the_last_error(
-    wait: WaitCall, processors: Processors, start_worker: StartWorker
-) -> None:
+def test_failed_chain_raises_chain_failed_with_the_last_error(wait, processors, start_worker):
     @processors.register("waiting.step")
     def step(job: RunningJob[Any]) -> Any:
         if job.input == "last":
@@ -191,7 +184,7 @@ def test_failed_chain_raises_chain_failed_with_the_last_error(
         assert (caught.value.chain_id, caught.value.error) == (chain.id, chain.refresh().last_error)
 
 
-def test_retried_chain_is_waited_for_again() -> None:
+def test_retried_chain_is_waited_for_again():
     chain = approval.enqueue()
     chains.cancel(chain.id)
     chains.retry(chain.id)
@@ -202,7 +195,7 @@ def test_retried_chain_is_waited_for_again() -> None:
 
 
 @pytest.mark.usefixtures("quick_poll")
-def test_wait_continues_through_every_job_of_the_chain(queries: ChainQueries) -> None:
+def test_wait_continues_through_every_job_of_the_chain(queries):
     chain = approval.enqueue()
     waiter = WaitingThread(chain.id)
     for step in range(3):
@@ -215,7 +208,7 @@ def test_wait_continues_through_every_job_of_the_chain(queries: ChainQueries) ->
     assert waiter.output() == "the last"
 
 
-def test_retried_job_does_not_end_the_wait(processors: Processors, start_worker: StartWorker) -> None:
+def test_retried_job_does_not_end_the_wait(processors, start_worker):
     @processors.register("waiting.unsteady")
     def unsteady(job: RunningJob[Any]) -> int:
         if job.attempt < 3:
@@ -228,13 +221,13 @@ def test_retried_job_does_not_end_the_wait(processors: Processors, start_worker:
     assert waiter.output() == 3
 
 
-def test_output_of_an_undeclared_type_is_the_stored_json() -> None:
+def test_output_of_an_undeclared_type_is_the_stored_json():
     chain = JobType("gone tomorrow").enqueue()
     Job.objects.filter(pk=chain.id).update(status="completed", output={"b": 1})
     assert chain.result(30) == {"b": 1}
 
 
-def test_all_waiters_for_one_chain_are_notified() -> None:
+def test_all_waiters_for_one_chain_are_notified():
     chain, other = approval.enqueue(), approval.enqueue()
     waiters = [WaitingThread(chain.id) for _ in range(20)]
     until_waiting(20)
@@ -244,7 +237,7 @@ def test_all_waiters_for_one_chain_are_notified() -> None:
 
 
 @pytest.mark.parametrize("statement", [1, 2])
-def test_chain_deleted_during_a_query_is_missing_or_complete(statement: int) -> None:
+def test_chain_deleted_during_a_query_is_missing_or_complete(statement):
     chain = approval.enqueue()
     finish(chain, "done")
     end = queried_end_of(chain, statement, lambda: chains.delete(chain.id))
@@ -252,7 +245,7 @@ def test_chain_deleted_during_a_query_is_missing_or_complete(statement: int) -> 
 
 
 @pytest.mark.parametrize("statement", [1, 2])
-def test_chain_that_continues_during_a_query_has_not_completed(statement: int) -> None:
+def test_chain_that_continues_during_a_query_has_not_completed(statement):
     chain = approval.enqueue()
     chains.cancel(chain.id)
 

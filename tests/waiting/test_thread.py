@@ -2,7 +2,6 @@
 
 import contextlib
 import threading
-from typing import Any
 
 import pytest
 from django.db import connection
@@ -14,7 +13,6 @@ from tests.support.attempts import committed
 from tests.support.waiting import until
 from tests.waiting.waiters import (
     IN_PROCESS,
-    ChainQueries,
     WaitingThread,
     approval,
     finish,
@@ -27,12 +25,12 @@ pytestmark = committed
 
 
 @pytest.fixture
-def in_process(settings: Any) -> None:
+def in_process(settings):
     settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": IN_PROCESS}}
 
 
 @pytest.fixture
-def short_linger(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_linger(monkeypatch):
     monkeypatch.setattr(waiting, "LINGER_SECONDS", 0.1)
 
 
@@ -42,7 +40,7 @@ def wait_briefly() -> None:
 
 
 @pytest.mark.usefixtures("quick_poll", "short_linger")
-def test_thread_and_connections_are_closed_after_the_last_waiter() -> None:
+def test_thread_and_connections_are_closed_after_the_last_waiter():
     chain, other = approval.enqueue(), approval.enqueue()
     first, last = WaitingThread(chain.id), WaitingThread(other.id)
     until_waiting(2)
@@ -57,7 +55,7 @@ def test_thread_and_connections_are_closed_after_the_last_waiter() -> None:
 
 
 @pytest.mark.usefixtures("no_poll")
-def test_close_ends_thread_and_connections_at_once(monkeypatch: pytest.MonkeyPatch, queries: ChainQueries) -> None:
+def test_close_ends_thread_and_connections_at_once(monkeypatch, queries):
     monkeypatch.setattr(waiting, "LINGER_SECONDS", 1_000)
     monkeypatch.setattr(waiting, "IDLE_SECONDS", 1_000)
     wait_briefly()
@@ -69,7 +67,7 @@ def test_close_ends_thread_and_connections_at_once(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.usefixtures("no_poll")
-def test_close_does_not_affect_waiters() -> None:
+def test_close_does_not_affect_waiters():
     chain = approval.enqueue()
     waiter = WaitingThread(chain.id)
     until_waiting()
@@ -79,7 +77,7 @@ def test_close_does_not_affect_waiters() -> None:
 
 
 @pytest.mark.usefixtures("no_poll", "in_process")
-def test_close_right_after_a_wait_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_right_after_a_wait_is_not_lost(monkeypatch):
     monkeypatch.setattr(waiting, "LINGER_SECONDS", 1_000)
     monkeypatch.setattr(waiting, "IDLE_SECONDS", 1_000)
     monkeypatch.setattr(waiting, "FIRST_QUERY_SECONDS", 0)
@@ -92,7 +90,7 @@ def test_close_right_after_a_wait_is_not_lost(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.usefixtures("no_poll", "in_process")
-def test_waiter_that_arrives_while_the_thread_ends_is_served_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiter_that_arrives_while_the_thread_ends_is_served_by_the_next(monkeypatch):
     monkeypatch.setattr(waiting, "LINGER_SECONDS", 0.001)
     monkeypatch.setattr(waiting, "IDLE_SECONDS", 0.001)
     for number in range(20):
@@ -105,7 +103,7 @@ def test_waiter_that_arrives_while_the_thread_ends_is_served_by_the_next(monkeyp
 
 
 @pytest.mark.usefixtures("no_poll", "in_process")
-def test_new_waiter_is_queried_at_once(queries: ChainQueries) -> None:
+def test_new_waiter_is_queried_at_once(queries):
     chain, ended = approval.enqueue(), approval.enqueue()
     waiter = WaitingThread(chain.id)
     finish(ended, "done")
@@ -116,7 +114,7 @@ def test_new_waiter_is_queried_at_once(queries: ChainQueries) -> None:
 
 
 @pytest.mark.usefixtures("no_poll", "in_process")
-def test_waiter_that_arrives_during_a_query_is_in_the_next(queries: ChainQueries) -> None:
+def test_waiter_that_arrives_during_a_query_is_in_the_next(queries):
     chain, ended = approval.enqueue(), approval.enqueue()
     finish(ended, "done")
     waiter = WaitingThread(chain.id)
@@ -134,7 +132,7 @@ def test_waiter_that_arrives_during_a_query_is_in_the_next(queries: ChainQueries
 
 
 @pytest.mark.usefixtures("quick_poll", "short_linger", "in_process")
-def test_hints_about_any_chain_do_not_keep_the_thread_alive() -> None:
+def test_hints_about_any_chain_do_not_keep_the_thread_alive():
     """On SQLite every commit causes such a hint."""
     wait_briefly()
     watcher = waiting.get_watcher("default")
@@ -148,7 +146,7 @@ def test_hints_about_any_chain_do_not_keep_the_thread_alive() -> None:
 
 
 @pytest.mark.usefixtures("no_poll")
-def test_wait_after_the_thread_has_ended_starts_another() -> None:
+def test_wait_after_the_thread_has_ended_starts_another():
     for number in range(3):
         chain = approval.enqueue()
         waiter = WaitingThread(chain.id)
@@ -159,7 +157,7 @@ def test_wait_after_the_thread_has_ended_starts_another() -> None:
         assert threads() == []
 
 
-def test_racing_first_waiters_share_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_racing_first_waiters_share_one_thread(monkeypatch):
     monkeypatch.setattr(waiting, "_watchers", {})
     barrier = threading.Barrier(16)
     watchers: list[waiting.ChainWatcher] = []

@@ -11,8 +11,6 @@ from tests.support.attempts import committed, on_own_connection
 from tests.waiting.waiters import (
     LONG,
     WAIT_CALLS,
-    ChainQueries,
-    WaitCall,
     WaitingThread,
     approval,
     every_wait_call,
@@ -25,7 +23,7 @@ from tests.waiting.waiters import (
 
 @every_wait_call
 @pytest.mark.django_db
-def test_end_in_the_same_transaction_is_seen(wait: WaitCall) -> None:
+def test_end_in_the_same_transaction_is_seen(wait):
     chain, cancelled = approval.enqueue(), approval.enqueue()
     finish(chain, "done")
     chains.cancel(cancelled.id)
@@ -37,7 +35,7 @@ def test_end_in_the_same_transaction_is_seen(wait: WaitCall) -> None:
 
 @every_wait_call
 @pytest.mark.django_db
-def test_waiting_for_an_uncommitted_chain_raises_at_once(wait: WaitCall, queries: ChainQueries) -> None:
+def test_waiting_for_an_uncommitted_chain_raises_at_once(wait, queries):
     chain = approval.enqueue()
     with pytest.raises(ChainNotCommitted, match=r"atomic\(\):' block\. .*run_due_jobs\(\)") as caught:
         wait(chain.id, LONG)
@@ -47,26 +45,26 @@ def test_waiting_for_an_uncommitted_chain_raises_at_once(wait: WaitCall, queries
 
 
 @sync_and_async
-def test_uncommitted_chain_in_shared_sqlite_memory_raises_at_once(wait: WaitCall, memory: str) -> None:
+def test_uncommitted_chain_in_shared_sqlite_memory_raises_at_once(wait, memory):
     """As in a ``TestCase`` with Django's default test database, an open transaction locks other threads out."""
     with transaction.atomic(using=memory):
         chain = approval.enqueue(using=memory)
         with pytest.raises(ChainNotCommitted):
-            wait(chain.id, LONG, using=memory)  # type: ignore[call-arg]
+            wait(chain.id, LONG, using=memory)
     assert threads() == []
 
 
 @sync_and_async
-def test_private_sqlite_memory_is_refused(wait: WaitCall, private_memory: str) -> None:
+def test_private_sqlite_memory_is_refused(wait, private_memory):
     chain, ended = approval.enqueue(using=private_memory), approval.enqueue(using=private_memory)
     chains.complete(ended, "done", using=private_memory)
     with pytest.raises(ImproperlyConfigured, match=r"each thread has its own, empty database\. Use a file"):
-        wait(chain.id, LONG, using=private_memory)  # type: ignore[call-arg]
+        wait(chain.id, LONG, using=private_memory)
     assert chains.wait(ended, 5, using=private_memory) == "done"
 
 
 @pytest.mark.django_db
-def test_chain_deleted_in_the_same_transaction_is_not_found() -> None:
+def test_chain_deleted_in_the_same_transaction_is_not_found():
     chain = approval.enqueue()
     chains.delete(chain.id)
     with pytest.raises(ChainNotFound):
@@ -76,7 +74,7 @@ def test_chain_deleted_in_the_same_transaction_is_not_found() -> None:
 @committed
 @pytest.mark.postgresql
 @pytest.mark.usefixtures("no_poll")
-def test_transaction_may_wait_for_a_committed_chain() -> None:
+def test_transaction_may_wait_for_a_committed_chain():
     chain = approval.enqueue()
 
     def wait_in_transaction(chain_id: object, timeout: object) -> object:
@@ -91,7 +89,7 @@ def test_transaction_may_wait_for_a_committed_chain() -> None:
 
 @committed
 @pytest.mark.usefixtures("no_poll")
-def test_end_that_is_rolled_back_does_not_notify(queries: ChainQueries) -> None:
+def test_end_that_is_rolled_back_does_not_notify(queries):
     chain = approval.enqueue()
     waiter = WaitingThread(chain.id)
     queries.until_idle()
@@ -106,7 +104,7 @@ def test_end_that_is_rolled_back_does_not_notify(queries: ChainQueries) -> None:
 
 @committed
 @pytest.mark.usefixtures("no_poll")
-def test_waiter_is_notified_after_the_commit(queries: ChainQueries) -> None:
+def test_waiter_is_notified_after_the_commit(queries):
     chain, other = approval.enqueue(), approval.enqueue()
     waiter, other_waiter = WaitingThread(chain.id), WaitingThread(other.id)
     queries.until_idle()
@@ -123,7 +121,7 @@ def test_waiter_is_notified_after_the_commit(queries: ChainQueries) -> None:
 
 
 class InATestCase(TestCase):
-    def test_every_wait_call_returns_the_output(self) -> None:
+    def test_every_wait_call_returns_the_output(self):
         chain = approval.enqueue()
         with chains.current_job(chain.id, approval) as current:
             current.continue_with(approval)

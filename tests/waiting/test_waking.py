@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,21 +11,17 @@ from django_jobchains import chains, waiting
 from django_jobchains.chains import ChainCancelled, ChainFailed, ChainNotFound
 from django_jobchains.declare.policies import Backoff
 from django_jobchains.notifications import EVERY, chain_finished, get_notifier, job_scheduled
-from django_jobchains.processors import FailJob, JobType, Processors, RunningJob
-from django_jobchains.store import Store
+from django_jobchains.processors import FailJob, JobType, RunningJob
 from django_jobchains.store.rows import Effects
 from django_jobchains.wakeups import publish
 from tests.support.attempts import committed
 from tests.support.jobs import claim, expire
 from tests.support.waiting import until
-from tests.support.workers import StartWorker
 from tests.waiting.waiters import (
     DISCONNECTED,
     DROPPING,
     IN_PROCESS,
     NULL,
-    ChainQueries,
-    WaitCall,
     WaitingThread,
     approval,
     finish,
@@ -43,9 +39,7 @@ default_and_in_process = pytest.mark.parametrize(
 @default_and_in_process
 @sync_and_async
 @pytest.mark.usefixtures("no_poll")
-def test_hint_wakes_the_waiter(
-    settings: Any, queries: ChainQueries, settings_of: dict[str, Any], wait: WaitCall
-) -> None:
+def test_hint_wakes_the_waiter(settings, queries, settings_of, wait):
     settings.JOBCHAINS = settings_of
     chain = approval.enqueue()
     waiter = WaitingThread(chain.id, wait=wait)
@@ -56,9 +50,7 @@ def test_hint_wakes_the_waiter(
 
 @default_and_in_process
 @pytest.mark.usefixtures("no_poll")
-def test_completion_by_a_worker_wakes_the_waiter(
-    settings: Any, queries: ChainQueries, settings_of: dict[str, Any], processors: Processors, start_worker: StartWorker
-) -> None:
+def test_completion_by_a_worker_wakes_the_waiter(settings, queries, settings_of, processors, start_worker):
     settings.JOBCHAINS = settings_of
     gate = threading.Event()
 
@@ -76,9 +68,7 @@ def test_completion_by_a_worker_wakes_the_waiter(
 
 @pytest.mark.parametrize("backend", [NULL, DROPPING])
 @sync_and_async
-def test_end_is_polled_without_hints(
-    settings: Any, monkeypatch: pytest.MonkeyPatch, backend: str, wait: WaitCall
-) -> None:
+def test_end_is_polled_without_hints(settings, monkeypatch, backend, wait):
     settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": backend}}
     if backend == DROPPING:
         monkeypatch.setattr(waiting, "POLL_SECONDS", 0.3)
@@ -91,7 +81,7 @@ def test_end_is_polled_without_hints(
 
 @pytest.mark.usefixtures("no_poll")
 @sync_and_async
-def test_end_is_polled_while_the_listener_is_disconnected(settings: Any, wait: WaitCall) -> None:
+def test_end_is_polled_while_the_listener_is_disconnected(settings, wait):
     settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": DISCONNECTED}}
     chain = approval.enqueue()
     waiter = WaitingThread(chain.id, wait=wait)
@@ -105,17 +95,17 @@ class TestEveryEndOfAChain:
     """Each way to end a chain sends a hint. With in-process hints, no other hint can replace it."""
 
     @pytest.fixture(autouse=True)
-    def _in_process(self, settings: Any) -> None:
+    def _in_process(self, settings):
         settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": IN_PROCESS}, "REAP_SECONDS": 0.05}
 
     @pytest.fixture
-    def gate(self) -> Iterator[threading.Event]:
+    def gate(self):
         gate = threading.Event()
         yield gate
         gate.set()
 
     @pytest.fixture
-    def ends_by(self, processors: Processors, start_worker: StartWorker, gate: threading.Event) -> Callable[..., Any]:
+    def ends_by(self, processors, start_worker, gate):
         def ends_by(end: Callable[[RunningJob[Any]], Any]) -> JobType[Any, Any]:
             def handler(job: RunningJob[Any]) -> Any:
                 assert gate.wait(30)
@@ -127,15 +117,13 @@ class TestEveryEndOfAChain:
 
         return ends_by
 
-    def test_handler_returns(self, ends_by: Any, gate: threading.Event, queries: ChainQueries) -> None:
+    def test_handler_returns(self, ends_by, gate, queries):
         waiter = WaitingThread(ends_by(lambda job: "done").enqueue().id)
         queries.until_idle()
         gate.set()
         assert waiter.output() == "done"
 
-    def test_handler_completes_in_its_own_transaction(
-        self, ends_by: Any, gate: threading.Event, queries: ChainQueries
-    ) -> None:
+    def test_handler_completes_in_its_own_transaction(self, ends_by, gate, queries):
         def complete(job: RunningJob[Any]) -> str:
             with job.complete():
                 return "done"
@@ -145,7 +133,7 @@ class TestEveryEndOfAChain:
         gate.set()
         assert waiter.output() == "done"
 
-    def test_handler_fails(self, ends_by: Any, gate: threading.Event, queries: ChainQueries) -> None:
+    def test_handler_fails(self, ends_by, gate, queries):
         def fail(job: RunningJob[Any]) -> None:
             raise FailJob("no")
 
@@ -155,9 +143,7 @@ class TestEveryEndOfAChain:
         with pytest.raises(ChainFailed):
             waiter.output()
 
-    def test_running_handler_is_cancelled(
-        self, processors: Processors, start_worker: StartWorker, queries: ChainQueries
-    ) -> None:
+    def test_running_handler_is_cancelled(self, processors, start_worker, queries):
         @processors.register("waiting.stoppable")
         def stoppable(job: RunningJob[Any]) -> None:
             job.signal.wait(30)
@@ -171,7 +157,7 @@ class TestEveryEndOfAChain:
         with pytest.raises(ChainCancelled):
             waiter.output()
 
-    def test_pending_chain_is_cancelled(self, queries: ChainQueries) -> None:
+    def test_pending_chain_is_cancelled(self, queries):
         chain = approval.enqueue()
         waiter = WaitingThread(chain.id)
         queries.until_idle()
@@ -179,7 +165,7 @@ class TestEveryEndOfAChain:
         with pytest.raises(ChainCancelled):
             waiter.output()
 
-    def test_chain_is_deleted(self, queries: ChainQueries) -> None:
+    def test_chain_is_deleted(self, queries):
         chain = approval.enqueue()
         waiter = WaitingThread(chain.id)
         queries.until_idle()
@@ -187,7 +173,7 @@ class TestEveryEndOfAChain:
         with pytest.raises(ChainNotFound):
             waiter.output()
 
-    def test_chain_fails_with_its_blocker(self, queries: ChainQueries) -> None:
+    def test_chain_fails_with_its_blocker(self, queries):
         blocker = approval.enqueue()
         strict: JobType[Any, Any] = JobType("waiting.strict", on_blocker_failure="fail")
         waiter = WaitingThread(strict.enqueue(blockers=[blocker]).id)
@@ -196,7 +182,7 @@ class TestEveryEndOfAChain:
         with pytest.raises(ChainFailed):
             waiter.output()
 
-    def test_job_fails_because_its_worker_crashed(self, store: Store, queries: ChainQueries) -> None:
+    def test_job_fails_because_its_worker_crashed(self, store, queries):
         chain = approval.enqueue()
         [job] = claim(store, types=[approval.name])
         waiter = WaitingThread(chain.id)
@@ -210,7 +196,7 @@ class TestEveryEndOfAChain:
 
 
 @pytest.mark.usefixtures("no_poll")
-def test_forged_or_repeated_hint_only_causes_queries(settings: Any, queries: ChainQueries) -> None:
+def test_forged_or_repeated_hint_only_causes_queries(settings, queries):
     settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": IN_PROCESS}}
     chain = approval.enqueue()
     waiter = WaitingThread(chain.id)
@@ -224,7 +210,7 @@ def test_forged_or_repeated_hint_only_causes_queries(settings: Any, queries: Cha
 
 
 @pytest.mark.usefixtures("no_poll")
-def test_hints_about_other_chains_cause_no_query(settings: Any, queries: ChainQueries) -> None:
+def test_hints_about_other_chains_cause_no_query(settings, queries):
     settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": IN_PROCESS}}
     chain, other = approval.enqueue(), approval.enqueue()
     waiter = WaitingThread(chain.id)
@@ -238,9 +224,7 @@ def test_hints_about_other_chains_cause_no_query(settings: Any, queries: ChainQu
 
 
 @pytest.mark.usefixtures("no_poll")
-def test_hint_is_followed_by_a_second_query(
-    settings: Any, monkeypatch: pytest.MonkeyPatch, queries: ChainQueries
-) -> None:
+def test_hint_is_followed_by_a_second_query(settings, monkeypatch, queries):
     """Senders leave out repeated hints, so a hint that arrives during a query is followed by another query too."""
     settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": IN_PROCESS}}
     monkeypatch.setattr(waiting, "REQUERY_SECONDS", 0.3)

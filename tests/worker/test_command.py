@@ -1,7 +1,7 @@
 """``run_jobworker`` in this process: its output, its checks of options, and its exit codes."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from io import StringIO
 from typing import Any
 
@@ -11,14 +11,13 @@ from django.core.management import CommandError, call_command
 
 from django_jobchains import chains
 from django_jobchains.models import Job
-from django_jobchains.processors import FailJob, JobType, Processors, Registry, RescheduleJob, RunningJob
-from django_jobchains.store import Store
+from django_jobchains.processors import FailJob, RescheduleJob, RunningJob
 
 Run = Callable[..., str]
 
 
 @pytest.fixture
-def run(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+def run(registry, monkeypatch):
     """Run the command with the test's registry until no job is due, and return its output."""
     monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
     interval = sys.getswitchinterval()
@@ -33,7 +32,7 @@ def run(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
 
 
 @pytest.fixture
-def greet(processors: Processors) -> JobType[Any, Any]:
+def greet(processors):
     @processors.register("worker.greet")
     def greet(job: RunningJob[str]) -> str:
         if job.input == "fail":
@@ -49,16 +48,14 @@ def completed() -> int:
     return Job.objects.with_status("completed").count()
 
 
-def test_verbosity_0_shows_nothing_while_the_worker_is_healthy(greet: JobType[Any, Any], run: Run) -> None:
+def test_verbosity_0_shows_nothing_while_the_worker_is_healthy(greet, run):
     for word in ("world", "fail", "later"):
         greet.enqueue(word)
     assert run(verbosity=0) == ""
     assert completed() == 1
 
 
-def test_verbosity_0_shows_problems_of_the_worker(
-    greet: JobType[Any, Any], run: Run, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verbosity_0_shows_problems_of_the_worker(greet, run, store, monkeypatch):
     claim, errors = store.jobs.claim, [ValueError("a bug\x1b[2J\r\nin the claim")]
 
     def failing_once(*args: Any, **kwargs: Any) -> Any:
@@ -75,7 +72,7 @@ def test_verbosity_0_shows_problems_of_the_worker(
     assert completed() == 1
 
 
-def test_verbosity_1_shows_start_failures_and_totals(greet: JobType[Any, Any], run: Run) -> None:
+def test_verbosity_1_shows_start_failures_and_totals(greet, run):
     ids = {word: greet.enqueue(word).id for word in ("world", "fail", "later")}
     output = run("--queue", "default", "--slots", "3", "--name", "mail", verbosity=1)
     first, *middle, last = output.splitlines()
@@ -88,7 +85,7 @@ def test_verbosity_1_shows_start_failures_and_totals(greet: JobType[Any, Any], r
     assert str(ids["world"]) not in output
 
 
-def test_verbosity_2_shows_each_job_and_how_its_chain_continues(processors: Processors, run: Run) -> None:
+def test_verbosity_2_shows_each_job_and_how_its_chain_continues(processors, run):
     processors.register("worker.first")(lambda job: job.continue_with("worker.second"))
     processors.register("worker.second")(lambda job: None)
     enqueued = [chains.enqueue(processors.by_name["worker.first"].job_type) for _ in range(2)]
@@ -97,7 +94,7 @@ def test_verbosity_2_shows_each_job_and_how_its_chain_continues(processors: Proc
     assert all(sum(str(chain.id) in line for line in lines) >= 1 for chain in enqueued)
 
 
-def test_error_text_cannot_drive_the_terminal(processors: Processors, run: Run) -> None:
+def test_error_text_cannot_drive_the_terminal(processors, run):
     evil = "\x1b]0;owned\x07\x1b[31mred\r\x00\u202e\x9b2J"
 
     @processors.register("worker.evil", max_attempts=1)
@@ -127,7 +124,7 @@ def test_error_text_cannot_drive_the_terminal(processors: Processors, run: Run) 
         (["--unknown"], "--unknown"),
     ],
 )
-def test_invalid_option_is_refused(greet: JobType[Any, Any], run: Run, arguments: list[str], message: str) -> None:
+def test_invalid_option_is_refused(greet, run, arguments, message):
     greet.enqueue("world")
     with pytest.raises(CommandError) as caught:
         run(*arguments)
@@ -135,14 +132,12 @@ def test_invalid_option_is_refused(greet: JobType[Any, Any], run: Run, arguments
     assert completed() == 0
 
 
-def test_project_without_processors_is_refused(run: Run) -> None:
+def test_project_without_processors_is_refused(run):
     with pytest.raises(CommandError, match="No processor to work for"):
         run()
 
 
-def test_queues_types_and_max_jobs_are_passed_to_the_worker(
-    greet: JobType[Any, Any], processors: Processors, run: Run
-) -> None:
+def test_queues_types_and_max_jobs_are_passed_to_the_worker(greet, processors, run):
     processors.register("other.job")(lambda job: None).enqueue(queue="mail")
     chains.enqueue_many([greet.item(str(number), queue="mail") for number in range(5)])
     greet.enqueue("elsewhere", queue="default")
@@ -152,9 +147,7 @@ def test_queues_types_and_max_jobs_are_passed_to_the_worker(
     assert sorted(remaining) == [("other.job", "mail"), ("worker.greet", "default")] + [("worker.greet", "mail")] * 2
 
 
-def test_worker_that_gives_up_exits_with_code_1(
-    greet: JobType[Any, Any], run: Run, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_worker_that_gives_up_exits_with_code_1(greet, run, store, monkeypatch):
     def bug(*args: Any, **kwargs: Any) -> Any:
         raise ValueError("a bug")
 

@@ -8,10 +8,9 @@ import pytest
 from django.db import connection
 
 from django_jobchains.models import Job
-from django_jobchains.processors import Processors, RunningJob
+from django_jobchains.processors import RunningJob
 from tests.shop.models import Effect
 from tests.support.waiting import stays, until, until_completed
-from tests.support.workers import StartWorker
 
 pytestmark = pytest.mark.postgresql
 
@@ -31,9 +30,7 @@ def lose_the_reply(*, is_committed: bool) -> None:
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
-def test_completion_is_written_once_if_its_commit_gets_no_reply(
-    processors: Processors, start_worker: StartWorker, settings: Any, is_committed: bool
-) -> None:
+def test_completion_is_written_once_if_its_commit_gets_no_reply(processors, start_worker, settings, is_committed):
     settings.JOBCHAINS = {"REAP_SECONDS": 0.1}
 
     @processors.register("worker.cut")
@@ -53,9 +50,7 @@ def test_completion_is_written_once_if_its_commit_gets_no_reply(
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
-def test_prepare_is_retried_if_its_commit_gets_no_reply(
-    processors: Processors, start_worker: StartWorker, is_committed: bool
-) -> None:
+def test_prepare_is_retried_if_its_commit_gets_no_reply(processors, start_worker, is_committed):
     @processors.register("worker.cut_early")
     def cut_early(job: RunningJob[None]) -> None:
         with job.prepare():

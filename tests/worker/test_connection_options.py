@@ -2,7 +2,6 @@
 
 import json
 import signal
-from typing import Any
 
 import pytest
 
@@ -11,7 +10,6 @@ from django_jobchains.models import FailedAttempt, Job
 from tests.shop.models import Effect
 from tests.support.waiting import until
 from tests.support.worker_app import jobs
-from tests.support.worker_processes import StartProcess
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.postgresql]
 
@@ -23,7 +21,7 @@ JOBS = 30
     [{"pool": {"min_size": 1, "max_size": 9}}, {"server_side_binding": True}],
     ids=["pool", "server_side_binding"],
 )
-def test_worker_runs_with_the_option(start_process: StartProcess, options: dict[str, Any]) -> None:
+def test_worker_runs_with_the_option(start_process, options):
     """The worker runs handlers that return a value, write, and continue their chain."""
     worker = start_process("--slots", "3", JOBCHAINS_TEST_DATABASE_OPTIONS=json.dumps(options)).until_ready()
     chains.enqueue_many([jobs.nothing.item() for _ in range(JOBS)])

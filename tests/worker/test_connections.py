@@ -2,7 +2,6 @@
 
 import sqlite3
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,11 +11,10 @@ from django.db.backends.signals import connection_created
 
 from django_jobchains import chains
 from django_jobchains.models import Job
-from django_jobchains.processors import JobType, Processors, RunningJob
+from django_jobchains.processors import RunningJob
 from tests.shop.models import Effect
 from tests.support.statements import statements_of_others
 from tests.support.waiting import until, until_completed
-from tests.support.workers import StartWorker
 
 SLOTS = 4
 #: The connections for claims, results, reaper and keeper, and those of a vendor's listener.
@@ -24,7 +22,7 @@ OTHER_CONNECTIONS = 6
 
 
 @pytest.fixture
-def recording(processors: Processors) -> JobType[Any, Any]:
+def recording(processors):
     """A handler that uses the slot's connection and records the thread's name."""
 
     @processors.register("worker.noting")
@@ -59,7 +57,7 @@ def _is_open(raw: Any) -> bool:
 
 
 @pytest.fixture
-def opened() -> Iterator[Opened]:
+def opened():
     connection.ensure_connection()
     opened = Opened()
     connection_created.connect(opened.watch)
@@ -84,9 +82,7 @@ def completed() -> int:
     return Job.objects.with_status("completed").count()
 
 
-def test_stopped_worker_leaves_no_connection_and_no_thread(
-    recording: JobType[Any, Any], start_worker: StartWorker, opened: Opened
-) -> None:
+def test_stopped_worker_leaves_no_connection_and_no_thread(recording, start_worker, opened):
     before = set(threading.enumerate())
     sessions_before = sessions()
     worker = start_worker(slots=SLOTS)
@@ -99,7 +95,7 @@ def test_stopped_worker_leaves_no_connection_and_no_thread(
     until(lambda: sessions() == sessions_before, what=sessions)
 
 
-def test_threads_have_descriptive_names(recording: JobType[Any, Any], start_worker: StartWorker) -> None:
+def test_threads_have_descriptive_names(recording, start_worker):
     before = set(threading.enumerate())
     start_worker(slots=SLOTS)
     recording.enqueue()
@@ -110,7 +106,7 @@ def test_threads_have_descriptive_names(recording: JobType[Any, Any], start_work
     assert Effect.objects.get().label.startswith("jobchains-slot-")
 
 
-def test_connections_are_kept_between_attempts(recording: JobType[Any, Any], start_worker: StartWorker) -> None:
+def test_connections_are_kept_between_attempts(recording, start_worker):
     assert connection.settings_dict["CONN_MAX_AGE"] == 0
     with statements_of_others() as statements:
         start_worker(slots=SLOTS)
@@ -120,7 +116,7 @@ def test_connections_are_kept_between_attempts(recording: JobType[Any, Any], sta
 
 
 @pytest.mark.postgresql
-def test_connection_that_broke_in_a_handler_is_replaced(processors: Processors, start_worker: StartWorker) -> None:
+def test_connection_that_broke_in_a_handler_is_replaced(processors, start_worker):
     @processors.register("worker.breaking")
     def breaking(job: RunningJob[bool]) -> None:
         Effect.objects.create(job_id=job.id, label="before")
@@ -135,9 +131,7 @@ def test_connection_that_broke_in_a_handler_is_replaced(processors: Processors, 
 
 
 @pytest.mark.postgresql
-def test_connection_closed_by_the_server_in_a_handler_is_replaced(
-    processors: Processors, start_worker: StartWorker
-) -> None:
+def test_connection_closed_by_the_server_in_a_handler_is_replaced(processors, start_worker):
     @processors.register("worker.ended")
     def ended(job: RunningJob[None]) -> None:
         if job.attempt == 1:
@@ -151,9 +145,7 @@ def test_connection_closed_by_the_server_in_a_handler_is_replaced(
     assert chain.current_job.attempt == 2
 
 
-def test_log_of_statements_does_not_grow_under_debug(
-    processors: Processors, start_worker: StartWorker, settings: Any
-) -> None:
+def test_log_of_statements_does_not_grow_under_debug(processors, start_worker, settings):
     settings.DEBUG = True
     lengths: list[int] = []
 

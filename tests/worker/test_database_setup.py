@@ -1,8 +1,5 @@
 """A worker on a database that is not set up reports the remedy and ends."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
@@ -10,24 +7,19 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 
 from django_jobchains.db.setup import remedy_for
-from django_jobchains.processors import Processors, Registry
 from django_jobchains.telemetry.events import ThreadFailed
 from django_jobchains.worker import Worker
 from tests.support.databases import database, empty_database, private_memory
-from tests.support.worker_processes import StartProcess
-from tests.support.workers import Events, StartWorker
 
 __all__ = ("empty_database", "private_memory")
 
 
 @pytest.fixture(autouse=True)
-def _has_work(processors: Processors) -> None:
+def _has_work(processors):
     processors.register("worker.any")(lambda job: None)
 
 
-def test_command_names_the_missing_tables_and_how_to_create_them(
-    registry: Registry, empty_database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_command_names_the_missing_tables_and_how_to_create_them(registry, empty_database, monkeypatch):
     monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
     with pytest.raises(CommandError, match=r"django_jobchains_job,.*Run 'manage\.py migrate --database empty'"):
         call_command("run_jobworker", database=empty_database)
@@ -35,16 +27,14 @@ def test_command_names_the_missing_tables_and_how_to_create_them(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [[], ["--processes", "2"]], ids=["one process", "a supervisor"])
-def test_process_ends_with_code_1(start_process: StartProcess, arguments: list[str], tmp_path: Path) -> None:
+def test_process_ends_with_code_1(start_process, arguments, tmp_path):
     empty = "postgres" if connection.vendor == "postgresql" else str(tmp_path / "empty")
     process = start_process(*arguments, JOBCHAINS_TEST_NAME=empty)
     assert process.wait(60) == 1
     assert process.output.count("Run 'manage.py migrate --database default'") == 1, process.output
 
 
-def test_worker_without_the_command_gives_up_at_once(
-    make_worker: StartWorker, empty_database: str, events: Events
-) -> None:
+def test_worker_without_the_command_gives_up_at_once(make_worker, empty_database, events):
     """An example is a worker whose database was unavailable when it started."""
     assert make_worker(using=empty_database).run() == 1
     failures = events.of(ThreadFailed)
@@ -52,14 +42,12 @@ def test_worker_without_the_command_gives_up_at_once(
     assert all("Run 'manage.py migrate --database empty'" in event.error for event in failures)
 
 
-def test_run_until_idle_raises_the_error_about_missing_tables(make_worker: StartWorker, empty_database: str) -> None:
+def test_run_until_idle_raises_the_error_about_missing_tables(make_worker, empty_database):
     with pytest.raises(ImproperlyConfigured, match="Tables are missing"):
         make_worker(using=empty_database).run_until_idle(20)
 
 
-def test_unavailable_database_is_not_reported_as_missing_tables(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch, django_db_blocker: Any
-) -> None:
+def test_unavailable_database_is_not_reported_as_missing_tables(registry, monkeypatch, django_db_blocker):
     unavailable = {
         "ENGINE": "django.db.backends.postgresql",
         "HOST": "127.0.0.1",
@@ -71,12 +59,12 @@ def test_unavailable_database_is_not_reported_as_missing_tables(
         Worker(registry=registry, using="away").check_database()
 
 
-def test_worker_refuses_a_database_that_its_threads_cannot_share(registry: Registry, private_memory: str) -> None:
+def test_worker_refuses_a_database_that_its_threads_cannot_share(registry, private_memory):
     with pytest.raises(ImproperlyConfigured, match=r"each thread has its own, empty database\. Use a file"):
         Worker(registry=registry, using=private_memory)
 
 
-def test_missing_column_is_reported_like_a_missing_table() -> None:
+def test_missing_column_is_reported_like_a_missing_table():
     with pytest.raises(Exception, match="unknown_column") as caught, connection.cursor() as cursor:
         cursor.execute("SELECT unknown_column FROM django_jobchains_job")
     assert "manage.py migrate" in remedy_for(caught.value, "default")

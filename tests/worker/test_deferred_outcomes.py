@@ -1,6 +1,5 @@
 """Outcomes of locked jobs that a stopping worker stores: if they cannot be written, the type's policy applies."""
 
-import threading
 from datetime import UTC, datetime
 from typing import Any
 
@@ -8,10 +7,9 @@ import pytest
 
 from django_jobchains.models import DeferredWrite, FailedAttempt, Job
 from django_jobchains.payload_codecs import encode_payloads
-from django_jobchains.processors import Backoff, FailJob, Processors, RescheduleJob, RunningJob
+from django_jobchains.processors import Backoff, FailJob, RescheduleJob, RunningJob
 from django_jobchains.store import deferred
 from tests.support.waiting import until
-from tests.support.workers import StartWorker
 from tests.worker.test_locked_rows import gate, lock, raising_when_completed
 
 __all__ = ("gate",)
@@ -23,12 +21,8 @@ LATER = datetime(2100, 1, 1, tzinfo=UTC)
 
 @pytest.mark.parametrize("max_attempts", [None, 1])
 def test_unwritable_deferred_result_fails_by_the_policy_of_its_type(
-    processors: Processors,
-    gate: threading.Event,
-    start_worker: StartWorker,
-    settings: Any,
-    max_attempts: int | None,
-) -> None:
+    processors, gate, start_worker, settings, max_attempts
+):
     settings.JOBCHAINS = {"REAP_SECONDS": 0.1}
 
     @processors.register("worker.refused", backoff=Backoff(7000, 1, 7000, 0), max_attempts=max_attempts)
@@ -63,13 +57,7 @@ def test_unwritable_deferred_result_fails_by_the_policy_of_its_type(
     ],
     ids=repr,
 )
-def test_deferred_outcome_stores_the_backoff_of_its_type(
-    processors: Processors,
-    gate: threading.Event,
-    start_worker: StartWorker,
-    error: Exception | None,
-    wait: float | None,
-) -> None:
+def test_deferred_outcome_stores_the_backoff_of_its_type(processors, gate, start_worker, error, wait):
     @processors.register("worker.backed_off", backoff=Backoff(7000, 1, 7000, 0))
     def backed_off(job: RunningJob[Any]) -> None:
         gate.wait(15)
@@ -88,9 +76,7 @@ def test_deferred_outcome_stores_the_backoff_of_its_type(
     assert stored.outcome["retry_seconds"] == wait
 
 
-def test_outcome_that_cannot_be_stored_does_not_affect_the_others(
-    processors: Processors, gate: threading.Event, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_outcome_that_cannot_be_stored_does_not_affect_the_others(processors, gate, start_worker, monkeypatch):
     def encode(row: dict[str, Any]) -> dict[str, Any]:
         if "refused" in row["output"]:
             raise RuntimeError("The codec has no key.")

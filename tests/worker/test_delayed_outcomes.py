@@ -5,19 +5,18 @@ from typing import Any
 
 import pytest
 
-from django_jobchains.processors import Processors, RunningJob
+from django_jobchains.processors import RunningJob
 from django_jobchains.worker import end_writer
 from django_jobchains.worker.end_writer import MAX_RETRY_SECONDS, DelayedEnds
 from tests.support.clocks import Clock
 from tests.support.connections import Actor, holding
-from tests.support.workers import StartWorker
 
 #: This many attempts to write an outcome take longer than the pause before the worker's second query.
 TRIES_WHILE_LOCKED = 7
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(end_writer, "time", clock)
     return clock
@@ -27,7 +26,7 @@ def outcome(number: int) -> Any:
     return SimpleNamespace(job=SimpleNamespace(id=number, key=(number, 1), type_name="shop.ship"))
 
 
-def test_delayed_outcomes_are_retried_in_the_order_of_their_due_times_for_a_limited_time(clock: Clock) -> None:
+def test_delayed_outcomes_are_retried_in_the_order_of_their_due_times_for_a_limited_time(clock):
     delayed, tried = DelayedEnds[Any](lambda *reported: None), list[int]()
 
     def write(outcome: Any) -> None:
@@ -46,9 +45,7 @@ def test_delayed_outcomes_are_retried_in_the_order_of_their_due_times_for_a_limi
 
 
 @pytest.mark.postgresql
-def test_delayed_write_of_the_last_outcome_wakes_the_claim_loop(
-    processors: Processors, make_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_delayed_write_of_the_last_outcome_wakes_the_claim_loop(processors, make_worker, monkeypatch):
     """The claim loop polls once a minute, and has already found that the outcome is still to be written."""
     others: list[Actor] = []
     tries: list[Any] = []

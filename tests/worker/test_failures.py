@@ -11,8 +11,7 @@ from django_jobchains import chains
 from django_jobchains.attempts.job_attempt import JobAttempt
 from django_jobchains.db import connections
 from django_jobchains.models import FailedAttempt, Job
-from django_jobchains.processors import Backoff, FailJob, JobType, Lease, Processors, RescheduleJob, RunningJob
-from django_jobchains.store import Store
+from django_jobchains.processors import Backoff, FailJob, JobType, Lease, RescheduleJob, RunningJob
 from django_jobchains.store.attempts import Attempts
 from django_jobchains.telemetry import Event, add_sink, remove_sink
 from django_jobchains.telemetry.events import AttemptEnded, ThreadFailed
@@ -20,7 +19,6 @@ from django_jobchains.worker.slots import Backlog
 from tests.store.methods import method as method_of
 from tests.store.methods import replace_method
 from tests.support.waiting import stays, until, until_completed
-from tests.support.workers import Events, StartWorker
 
 ERRORS = (ValueError("a bug"), SystemExit(3), OperationalError("the server closed the connection"), MemoryError())
 
@@ -53,13 +51,13 @@ class FailsFirst:
 
 
 @pytest.fixture(autouse=True)
-def _short_intervals(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def _short_intervals(settings, monkeypatch):
     settings.JOBCHAINS = {"REAP_SECONDS": 0.1, "BACKOFF_INITIAL_SECONDS": 0.1}
     monkeypatch.setattr("django_jobchains.worker.threads.LAST_WAIT_SECONDS", 0.2)
 
 
 @pytest.fixture
-def mixed(processors: Processors) -> JobType[Any, Any]:
+def mixed(processors):
     """A handler whose input decides whether it completes, continues, reschedules once or fails."""
 
     @processors.register("worker.mixed", lease=Lease(1))
@@ -100,14 +98,7 @@ def remaining() -> list[Any]:
         "leases.reap",
     ],
 )
-def test_failing_step_is_retried(
-    mixed: JobType[Any, Any],
-    start_worker: StartWorker,
-    store: Store,
-    monkeypatch: pytest.MonkeyPatch,
-    events: Events,
-    method: str,
-) -> None:
+def test_failing_step_is_retried(mixed, start_worker, store, monkeypatch, events, method):
     failing = FailsFirst(method_of(store, method), ERRORS)
     replace_method(monkeypatch, store, method, failing)
     enqueue_mixed(mixed)
@@ -118,22 +109,14 @@ def test_failing_step_is_retried(
     assert not any(event.fatal for event in events.of(ThreadFailed))
 
 
-def test_claim_without_a_reply_loses_no_job(
-    mixed: JobType[Any, Any], start_worker: StartWorker, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_claim_without_a_reply_loses_no_job(mixed, start_worker, store, monkeypatch):
     monkeypatch.setattr(store.jobs, "claim", FailsFirst(store.jobs.claim, (OperationalError("cut"),), late=True))
     enqueue_mixed(mixed)
     start_worker(poll_seconds=0.3)
     until(all_ended, what=remaining)
 
 
-def test_result_without_a_reply_is_written_once(
-    mixed: JobType[Any, Any],
-    start_worker: StartWorker,
-    store: Store,
-    monkeypatch: pytest.MonkeyPatch,
-    events: Events,
-) -> None:
+def test_result_without_a_reply_is_written_once(mixed, start_worker, store, monkeypatch, events):
     """The commit succeeded without a reply: the retry finds nothing to do, and undoes nothing."""
     for method in ("finish", "reschedule", "fail"):
         write = FailsFirst(getattr(store.attempts, method), (OperationalError("cut"),), late=True)
@@ -145,18 +128,14 @@ def test_result_without_a_reply_is_written_once(
     assert not Job.objects.filter(crashes__gt=0).exists()
 
 
-def test_error_in_a_slot_loses_no_job(
-    mixed: JobType[Any, Any], start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_error_in_a_slot_loses_no_job(mixed, start_worker, monkeypatch):
     monkeypatch.setattr(JobAttempt, "run", FailsFirst(JobAttempt.run, ERRORS))
     enqueue_mixed(mixed)
     start_worker(poll_seconds=0.3)
     until(all_ended, what=remaining)
 
 
-def test_jobs_claimed_ahead_are_handed_back_after_a_database_outage(
-    processors: Processors, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jobs_claimed_ahead_are_handed_back_after_a_database_outage(processors, start_worker, monkeypatch):
     """They are no longer in the queue of a slot: if they were forgotten, their leases would be renewed forever."""
     gate = threading.Event()
     quick: JobType[Any, Any] = processors.register("worker.quick")(lambda job: None)
@@ -175,18 +154,14 @@ def test_jobs_claimed_ahead_are_handed_back_after_a_database_outage(
         gate.set()
 
 
-def test_failing_cleanup_of_an_attempt_loses_no_job(
-    mixed: JobType[Any, Any], start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failing_cleanup_of_an_attempt_loses_no_job(mixed, start_worker, monkeypatch):
     monkeypatch.setattr(JobAttempt, "run", FailsFirst(JobAttempt.run, ERRORS, late=True))
     enqueue_mixed(mixed)
     start_worker(poll_seconds=0.3)
     until(all_ended, what=remaining)
 
 
-def test_attempt_that_cannot_be_created_does_not_affect_the_rest_of_its_claim(
-    mixed: JobType[Any, Any], start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_attempt_that_cannot_be_created_does_not_affect_the_rest_of_its_claim(mixed, start_worker, monkeypatch):
     init = JobAttempt.__init__
     failures = [MemoryError()]
 
@@ -201,9 +176,7 @@ def test_attempt_that_cannot_be_created_does_not_affect_the_rest_of_its_claim(
     until(all_ended, what=remaining)
 
 
-def test_failure_that_cannot_be_cleaned_up_ends_no_thread(
-    mixed: JobType[Any, Any], start_worker: StartWorker, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failure_that_cannot_be_cleaned_up_ends_no_thread(mixed, start_worker, store, monkeypatch):
     """Closing the broken connection raises too."""
     errors = (InterfaceError("connection already closed"), ValueError("a bug"))
     mend, broken = connections._repair, FailsFirst(connections._repair, errors)
@@ -218,9 +191,7 @@ def test_failure_that_cannot_be_cleaned_up_ends_no_thread(
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no disk"), MemoryError()])
-def test_error_in_a_sink_does_not_affect_jobs(
-    mixed: JobType[Any, Any], start_worker: StartWorker, error: BaseException
-) -> None:
+def test_error_in_a_sink_does_not_affect_jobs(mixed, start_worker, error):
     def broken(event: Event) -> None:
         raise error
 
@@ -235,13 +206,8 @@ def test_error_in_a_sink_does_not_affect_jobs(
 
 @pytest.mark.parametrize("method", ["jobs.claim", "attempts.finish", "leases.renew", "leases.reap"])
 def test_component_that_always_fails_ends_the_worker_with_code_1(
-    mixed: JobType[Any, Any],
-    make_worker: StartWorker,
-    store: Store,
-    monkeypatch: pytest.MonkeyPatch,
-    events: Events,
-    method: str,
-) -> None:
+    mixed, make_worker, store, monkeypatch, events, method
+):
     def bug(*args: Any, **kwargs: Any) -> Any:
         raise ValueError("a bug")
 
@@ -267,13 +233,7 @@ def hold_a_lease(mixed: JobType[Any, Any], gate: threading.Event) -> None:
 
 
 @pytest.mark.parametrize("error", [OperationalError("no route"), InterfaceError("connection already closed")])
-def test_worker_waits_for_an_unavailable_database(
-    mixed: JobType[Any, Any],
-    start_worker: StartWorker,
-    store: Store,
-    monkeypatch: pytest.MonkeyPatch,
-    error: Exception,
-) -> None:
+def test_worker_waits_for_an_unavailable_database(mixed, start_worker, store, monkeypatch, error):
     monkeypatch.setattr("django_jobchains.worker.threads.LAST_WAIT_SECONDS", 0.01)
     monkeypatch.setattr(store.jobs, "claim", FailsFirst(store.jobs.claim, (error,) * 25))
     chain = mixed.enqueue("complete")
@@ -282,9 +242,7 @@ def test_worker_waits_for_an_unavailable_database(
     assert not worker.failed
 
 
-def test_outcome_that_cannot_be_written_does_not_affect_its_batch(
-    processors: Processors, start_worker: StartWorker, events: Events
-) -> None:
+def test_outcome_that_cannot_be_written_does_not_affect_its_batch(processors, start_worker, events):
     """One of ten continuations conflicts with an existing row. Its job is retried, as after an error in
     ``complete()``."""
     together = threading.Barrier(10, timeout=15)
@@ -311,12 +269,8 @@ def test_outcome_that_cannot_be_written_does_not_affect_its_batch(
 
 
 def test_completion_by_hand_is_not_mistaken_for_the_outcome_that_could_not_be_written(
-    processors: Processors,
-    start_worker: StartWorker,
-    store: Store,
-    monkeypatch: pytest.MonkeyPatch,
-    events: Events,
-) -> None:
+    processors, start_worker, store, monkeypatch, events
+):
     finish, fails = store.attempts.finish, [OperationalError("cut")]
 
     def complete_by_hand(*args: Any) -> Any:
@@ -333,13 +287,7 @@ def test_completion_by_hand_is_not_mistaken_for_the_outcome_that_could_not_be_wr
     assert chain.refresh().output == "by hand"
 
 
-def test_attempt_is_reported_once_if_its_batch_is_retried(
-    processors: Processors,
-    start_worker: StartWorker,
-    store: Store,
-    monkeypatch: pytest.MonkeyPatch,
-    events: Events,
-) -> None:
+def test_attempt_is_reported_once_if_its_batch_is_retried(processors, start_worker, store, monkeypatch, events):
     """Each outcome of a batch is written on its own after a bug, and the database goes away in the middle of it."""
     is_batch_full = threading.Event()
     fail = FailsFirst(store.attempts.fail, (ValueError("a bug"), None, OperationalError("cut")))

@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,15 +10,13 @@ import pytest
 from django.db import OperationalError
 from django.test import override_settings
 
-from django_jobchains.processors import JobType, Processors, RunningJob
-from django_jobchains.store import Store
+from django_jobchains.processors import RunningJob
 from django_jobchains.worker import Worker, health
 from django_jobchains.worker.health import Health, health_of_processes
 from tests.store.methods import method as method_of
 from tests.store.methods import replace_method
 from tests.support.pool_states import POOL
 from tests.support.waiting import stays, until
-from tests.support.workers import StartWorker
 
 JOBCHAINS = {"LIVENESS_SECONDS": 0.3, "REAP_SECONDS": 0.1, "SWEEP_SECONDS": 0.1}
 #: Long enough that a thread on a busy machine seldom counts as hanging.
@@ -26,14 +24,14 @@ PATIENT_SETTINGS = {**JOBCHAINS, "LIVENESS_SECONDS": 4}
 
 
 @pytest.fixture
-def gate() -> Iterator[threading.Event]:
+def gate():
     gate = threading.Event()
     yield gate
     gate.set()
 
 
 @pytest.fixture
-def waiting(processors: Processors, gate: threading.Event) -> JobType[Any, Any]:
+def waiting(processors, gate):
     @processors.register("worker.waiting")
     def waiting(job: RunningJob[Any]) -> None:
         gate.wait(30)
@@ -42,7 +40,7 @@ def waiting(processors: Processors, gate: threading.Event) -> JobType[Any, Any]:
 
 
 @pytest.fixture
-def ready_worker(start_worker: StartWorker, waiting: JobType[Any, Any]) -> Callable[..., Worker]:
+def ready_worker(start_worker, waiting):
     def start(**options: Any) -> Worker:
         worker = start_worker(**options)
         until(lambda: worker.health().is_ready, what=worker.health)
@@ -56,7 +54,7 @@ def reports_problem(worker: Worker, text: str) -> Callable[[], bool]:
 
 
 @pytest.mark.usefixtures("waiting")
-def test_starting_or_stopping_worker_is_live_and_not_ready(make_worker: StartWorker) -> None:
+def test_starting_or_stopping_worker_is_live_and_not_ready(make_worker):
     worker = make_worker()
     assert worker.health() == Health(worker.id, True, False, ("starting",), 2, 0)
     assert not worker.has_begun
@@ -68,7 +66,7 @@ def test_starting_or_stopping_worker_is_live_and_not_ready(make_worker: StartWor
 
 @override_settings(JOBCHAINS=JOBCHAINS)
 @pytest.mark.usefixtures("waiting")
-def test_worker_that_never_starts_is_not_live(make_worker: StartWorker) -> None:
+def test_worker_that_never_starts_is_not_live(make_worker):
     worker = make_worker()
     until(reports_problem(worker, "still starting"))
     assert not worker.health().is_live
@@ -76,9 +74,7 @@ def test_worker_that_never_starts_is_not_live(make_worker: StartWorker) -> None:
 
 @pytest.mark.slow
 @override_settings(JOBCHAINS={**PATIENT_SETTINGS, "REAP_SECONDS": 20, "SWEEP_SECONDS": 20})
-def test_waiting_and_long_handlers_do_not_affect_health(
-    ready_worker: Callable[..., Worker], waiting: JobType[Any, Any]
-) -> None:
+def test_waiting_and_long_handlers_do_not_affect_health(ready_worker, waiting):
     """For longer than ``LIVENESS_SECONDS``, threads wait for their next step and a handler runs."""
     worker = ready_worker(poll_seconds=60)
     waiting.enqueue()
@@ -91,15 +87,7 @@ def test_waiting_and_long_handlers_do_not_affect_health(
     ("method", "thread"),
     [("jobs.claim", "claim-loop"), ("leases.reap", "maintenance"), ("attempts.finish", "outcome-writer")],
 )
-def test_hanging_loop_makes_the_worker_not_live(
-    ready_worker: Callable[..., Worker],
-    waiting: JobType[Any, Any],
-    store: Store,
-    gate: threading.Event,
-    monkeypatch: pytest.MonkeyPatch,
-    method: str,
-    thread: str,
-) -> None:
+def test_hanging_loop_makes_the_worker_not_live(ready_worker, waiting, store, gate, monkeypatch, method, thread):
     worker = ready_worker()
     original, release = method_of(store, method), threading.Event()
 
@@ -119,9 +107,7 @@ def test_hanging_loop_makes_the_worker_not_live(
 
 
 @override_settings(JOBCHAINS=JOBCHAINS)
-def test_blocked_event_loop_makes_the_worker_not_live(
-    ready_worker: Callable[..., Worker], processors: Processors, gate: threading.Event
-) -> None:
+def test_blocked_event_loop_makes_the_worker_not_live(ready_worker, processors, gate):
     @processors.register("worker.blocking")
     async def blocking(job: RunningJob[Any]) -> None:
         gate.wait(30)
@@ -136,7 +122,7 @@ def test_blocked_event_loop_makes_the_worker_not_live(
 
 
 @override_settings(JOBCHAINS=JOBCHAINS)
-def test_loop_that_has_ended_makes_the_worker_not_live(ready_worker: Callable[..., Worker]) -> None:
+def test_loop_that_has_ended_makes_the_worker_not_live(ready_worker):
     worker = ready_worker()
     worker.components.threads["stuck-attempts"].stop()
     until(reports_problem(worker, "jobchains-stuck-attempts has ended"))
@@ -144,9 +130,7 @@ def test_loop_that_has_ended_makes_the_worker_not_live(ready_worker: Callable[..
 
 
 @override_settings(JOBCHAINS={**JOBCHAINS, "LIVENESS_SECONDS": 60})
-def test_worker_without_a_database_is_live_and_not_ready(
-    ready_worker: Callable[..., Worker], store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_worker_without_a_database_is_live_and_not_ready(ready_worker, store, monkeypatch):
     def unavailable(*args: Any, **kwargs: Any) -> Any:
         raise OperationalError("secret-host refused the connection")
 
@@ -161,9 +145,7 @@ def test_worker_without_a_database_is_live_and_not_ready(
 
 
 @override_settings(JOBCHAINS={**JOBCHAINS, "LIVENESS_SECONDS": 60})
-def test_worker_that_has_not_reached_its_database_recently_is_not_ready(
-    ready_worker: Callable[..., Worker], store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_worker_that_has_not_reached_its_database_recently_is_not_ready(ready_worker, store, monkeypatch):
     worker = ready_worker()
     release = threading.Event()
     monkeypatch.setattr(health, "LATE_SECONDS", 0.1)
@@ -176,9 +158,7 @@ def test_worker_that_has_not_reached_its_database_recently_is_not_ready(
         release.set()
 
 
-def test_worker_whose_listener_receives_nothing_is_not_ready(
-    ready_worker: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_worker_whose_listener_receives_nothing_is_not_ready(ready_worker, monkeypatch):
     worker = ready_worker()
     monkeypatch.setattr(type(worker.components.listener), "is_alive", property(lambda self: False))
     assert reports_problem(worker, "the listener for wake-ups is not connected")()
@@ -186,11 +166,11 @@ def test_worker_whose_listener_receives_nothing_is_not_ready(
 
 
 @override_settings(JOBCHAINS={"NOTIFIER": {"BACKEND": "django_jobchains.notifications.base.NullNotifier"}})
-def test_worker_that_polls_needs_no_listener(ready_worker: Callable[..., Worker]) -> None:
+def test_worker_that_polls_needs_no_listener(ready_worker):
     assert ready_worker(poll_seconds=1).health().is_ready
 
 
-def test_health_is_plain_json() -> None:
+def test_health_is_plain_json():
     one = Health("mail:7:a", True, False, ("stopping",), 10, 3, pools=(POOL,))
     both = Health("mail:1:supervisor", True, False, ("process 1: stopping",), 10, 3, (one,))
     assert Health.from_json(json.loads(json.dumps(both.as_json()))) == both
@@ -227,9 +207,7 @@ HUNG = Health("mail-3:9:c", False, False, ("jobchains-claim-loop has ended",), 1
         ({1: ReportedProcess(GOOD, 6)}, False, False, ("process 1: no report for 6 s",)),
     ],
 )
-def test_supervisor_is_live_if_all_processes_are_and_ready_if_one_is(
-    processes: dict[int, ReportedProcess | None], live: bool, ready: bool, problems: tuple[str, ...]
-) -> None:
+def test_supervisor_is_live_if_all_processes_are_and_ready_if_one_is(processes, live, ready, problems):
     running = health_of_processes("mail:1:supervisor", processes, is_stopping=False, is_stuck=False)
     assert (running.is_live, running.is_ready, running.problems) == (live, ready, problems)
     stopping = health_of_processes("mail:1:supervisor", processes, is_stopping=True, is_stuck=False)

@@ -2,9 +2,8 @@
 
 import pytest
 
-from tests.support.servers.cluster import Server, cluster, server, start_process
+from tests.support.servers.cluster import cluster, server, start_process
 from tests.support.waiting import until
-from tests.support.worker_processes import StartProcess
 from tests.worker.test_supervisor import ask, free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgresql]
@@ -12,7 +11,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.postgresql]
 __all__ = ("cluster", "server", "start_process")
 
 
-def test_worker_without_a_database_is_live_and_not_ready(cluster: Server, start_process: StartProcess) -> None:
+def test_worker_without_a_database_is_live_and_not_ready(cluster, start_process):
     port = free_port()
     cluster.stop()
     process = start_process("--health-port", str(port), jobchains={"LIVENESS_SECONDS": 5})

@@ -6,7 +6,6 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -59,7 +58,7 @@ class Port(HealthServer):
 
 
 @pytest.fixture
-def port() -> Iterator[Port]:
+def port():
     port = Port()
     yield port
     port.close()
@@ -68,7 +67,7 @@ def port() -> Iterator[Port]:
 @pytest.mark.parametrize(
     ("health", "live", "ready", "whole"), [(WELL, 200, 200, 200), (UNREADY, 200, 503, 503), (DEAD, 503, 503, 503)]
 )
-def test_status_codes_of_live_and_ready(port: Port, health: Health, live: int, ready: int, whole: int) -> None:
+def test_status_codes_of_live_and_ready(port, health, live, ready, whole):
     port.current = health
     assert port.ask("/live")[0] == live
     status, body = port.ask("/ready?verbose=1")
@@ -77,7 +76,7 @@ def test_status_codes_of_live_and_ready(port: Port, health: Health, live: int, r
     assert (status, json.loads(body)) == (whole, health.as_json())
 
 
-def test_only_get_and_head_of_known_paths_are_allowed(port: Port) -> None:
+def test_only_get_and_head_of_known_paths_are_allowed(port):
     assert port.ask("/ready", "HEAD") == (200, b"")
     assert port.ask("/admin")[0] == 404
     assert port.ask("/live/../etc")[0] == 404
@@ -102,7 +101,7 @@ def test_only_get_and_head_of_known_paths_are_allowed(port: Port) -> None:
         ("evil example", False),
     ],
 )
-def test_a_name_that_others_can_register_is_refused(port: Port, settings: Any, host: str, is_allowed: bool) -> None:
+def test_a_name_that_others_can_register_is_refused(port, settings, host, is_allowed):
     """A web site could let its own name resolve to the worker, and read the answers in its visitors' browsers."""
     settings.ALLOWED_HOSTS = ["worker.shop.example"]
     port.may_scrape.set()
@@ -113,13 +112,13 @@ def test_a_name_that_others_can_register_is_refused(port: Port, settings: Any, h
         assert is_allowed or b"mail:7:a" not in body
 
 
-def test_requests_without_a_host_are_answered(port: Port) -> None:
+def test_requests_without_a_host_are_answered(port):
     with port.open() as connection:
         connection.sendall(b"GET /live HTTP/1.0\r\n\r\n")
         assert connection.recv(20).startswith(b"HTTP/1.0 200")
 
 
-def test_the_name_of_the_health_host_is_allowed(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
+def test_the_name_of_the_health_host_is_allowed(monkeypatch, settings):
     settings.ALLOWED_HOSTS = []
     bind = socket.socket.bind
     monkeypatch.setattr(socket.socket, "bind", lambda self, address: bind(self, ("127.0.0.1", address[1])))
@@ -131,7 +130,7 @@ def test_the_name_of_the_health_host_is_allowed(monkeypatch: pytest.MonkeyPatch,
         port.close()
 
 
-def test_failed_check_is_a_503(port: Port, caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_check_is_a_503(port, caplog):
     port.current = RuntimeError("a secret")
     status, body = port.ask("/live")
     assert status == 503
@@ -142,7 +141,7 @@ def test_failed_check_is_a_503(port: Port, caplog: pytest.LogCaptureFixture) -> 
 @pytest.mark.parametrize(
     "request_", [b"", b"\r\n\r\n", b"\x16\x03\x01\x02\x00\x01" * 50, b"GET /live HTTP/9.9\r\n\r\n", b"x" * 100_000]
 )
-def test_invalid_requests_do_not_affect_probes(port: Port, request_: bytes, capfd: pytest.CaptureFixture[str]) -> None:
+def test_invalid_requests_do_not_affect_probes(port, request_, capfd):
     for _ in range(12):
         with port.open() as connection:
             try:
@@ -155,7 +154,7 @@ def test_invalid_requests_do_not_affect_probes(port: Port, request_: bytes, capf
 
 
 @pytest.mark.parametrize("clients", [12, health_server.MAX_CONNECTIONS + 12])
-def test_slow_clients_do_not_delay_a_probe(port: Port, monkeypatch: pytest.MonkeyPatch, clients: int) -> None:
+def test_slow_clients_do_not_delay_a_probe(port, monkeypatch, clients):
     """A probe gets its response before the first slow client times out, which takes a minute."""
     monkeypatch.setattr(health_server, "REQUEST_SECONDS", 60)
     slow = [port.open() for _ in range(clients)]
@@ -168,7 +167,7 @@ def test_slow_clients_do_not_delay_a_probe(port: Port, monkeypatch: pytest.Monke
             connection.close()
 
 
-def test_client_that_does_not_read_does_not_delay_a_probe(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_that_does_not_read_does_not_delay_a_probe(port, monkeypatch):
     monkeypatch.setattr(health_server, "REQUEST_SECONDS", 60)
     port.current = replace(DEAD, problems=("jobchains-claim-loop has ended" * 1_000_000,))
     with port.open() as connection:
@@ -180,14 +179,14 @@ def test_client_that_does_not_read_does_not_delay_a_probe(port: Port, monkeypatc
             assert len(response.read()) > 20_000_000
 
 
-def test_slow_client_is_cut_off(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_client_is_cut_off(port, monkeypatch):
     monkeypatch.setattr(health_server, "REQUEST_SECONDS", 0.2)
     with port.open() as connection, suppress(ConnectionError):  # on a busy machine, before it sends anything
         connection.sendall(b"GET /li")
         assert connection.recv(1) == b""
 
 
-def test_client_that_sends_byte_by_byte_is_cut_off(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_that_sends_byte_by_byte_is_cut_off(port, monkeypatch):
     monkeypatch.setattr(health_server, "REQUEST_SECONDS", 0.2)
     with port.open() as connection, pytest.raises(ConnectionError):
         for _ in range(1_000):
@@ -196,7 +195,7 @@ def test_client_that_sends_byte_by_byte_is_cut_off(port: Port, monkeypatch: pyte
     until(lambda: not any("process_request" in thread.name for thread in threading.enumerate()))
 
 
-def test_slow_scrape_does_not_delay_a_probe(port: Port) -> None:
+def test_slow_scrape_does_not_delay_a_probe(port):
     with port.open() as connection:
         connection.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
         assert port.scraped.wait(10)
@@ -206,14 +205,14 @@ def test_slow_scrape_does_not_delay_a_probe(port: Port) -> None:
             assert response.read().endswith(b"jobchains_up 1")
 
 
-def test_request_may_arrive_in_pieces(port: Port) -> None:
+def test_request_may_arrive_in_pieces(port):
     with port.open() as connection:
         for part in (b"GET /live HT", b"TP/1.0\r\nHost: a\r", b"\n\r", b"\n"):
             connection.sendall(part)
         assert connection.recv(20).startswith(b"HTTP/1.0 200")
 
 
-def test_port_recovers_after_it_could_not_accept_connections(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_port_recovers_after_it_could_not_accept_connections(port, monkeypatch):
     monkeypatch.setattr(health_server, "ACCEPT_WAIT_SECONDS", 0.01)
     accept, failures = socket.socket.accept, iter(range(12))
 
@@ -227,7 +226,7 @@ def test_port_recovers_after_it_could_not_accept_connections(port: Port, monkeyp
     assert next(failures, None) is None
 
 
-def test_internal_error_affects_one_request(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_internal_error_affects_one_request(port, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(health_server, "_answer", None)
         with pytest.raises(http.client.RemoteDisconnected):
@@ -235,26 +234,26 @@ def test_internal_error_affects_one_request(port: Port, monkeypatch: pytest.Monk
     assert port.ask("/live")[0] == 200
 
 
-def test_port_in_use_is_refused(port: Port) -> None:
+def test_port_in_use_is_refused(port):
     with pytest.raises(ImproperlyConfigured, match=f"health port {port.port} on 127.0.0.1 cannot be used: Address"):
         HealthServer("127.0.0.1", port.port, port.health)
 
 
-def test_invalid_port_is_refused() -> None:
+def test_invalid_port_is_refused():
     invalid: list[Any] = [65_536, -1, 10**400, "8080", 80.0, True, None]
     for value in invalid:
         with pytest.raises(ImproperlyConfigured, match="is not a port: pass a whole number to 65535"):
             HealthServer("127.0.0.1", value, lambda: WELL)
 
 
-def test_invalid_host_is_refused() -> None:
+def test_invalid_host_is_refused():
     invalid: list[Any] = ["no host", "x" * 70 + ".example", "nul\0", 5.5]
     for value in invalid:
         with pytest.raises(ImproperlyConfigured, match="cannot be used"):
             HealthServer(value, 0, lambda: WELL)
 
 
-def test_closing_frees_the_port_and_the_threads() -> None:
+def test_closing_frees_the_port_and_the_threads():
     port = Port()
     assert "jobchains-health" in {thread.name for thread in threading.enumerate()}
     slow = port.open()

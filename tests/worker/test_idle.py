@@ -3,7 +3,6 @@
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -13,11 +12,9 @@ from django.db import connection
 
 from django_jobchains import chains
 from django_jobchains.models import Job
-from django_jobchains.processors import JobType, Processors, RunningJob
+from django_jobchains.processors import JobType, RunningJob
 from django_jobchains.worker.health_server import HealthServer
 from tests.support.waiting import until
-from tests.support.worker_processes import StartProcess
-from tests.support.workers import StartWorker
 from tests.worker.test_supervisor import ask, free_port, until_working
 
 pytestmark = pytest.mark.slow
@@ -41,22 +38,20 @@ THREADS = {
 
 
 @pytest.fixture
-def gate() -> Iterator[threading.Event]:
+def gate():
     gate = threading.Event()
     yield gate
     gate.set()
 
 
 @pytest.fixture
-def listeners() -> set[str]:
+def listeners():
     """The names of the threads that listen for wake-ups with the project's notifier."""
     return {"listener-default"}
 
 
 @pytest.fixture
-def types(
-    listeners: set[str], processors: Processors, gate: threading.Event, start_worker: StartWorker
-) -> Iterator[list[JobType[Any, Any]]]:
+def types(listeners, processors, gate, start_worker):
     """A type for threads and one for the event loop, whose handlers wait until the test ends if they have an input.
 
     The worker has all its optional threads, and has run some jobs.
@@ -103,19 +98,19 @@ def cpu_seconds() -> dict[int, float]:
     return {thread.id: thread.user_time + thread.system_time for thread in psutil.Process().threads()}
 
 
-def test_idle_worker_uses_almost_no_cpu(types: Types, listeners: set[str]) -> None:
+def test_idle_worker_uses_almost_no_cpu(types, listeners):
     chains.enqueue_many([type_.item(delay=timedelta(hours=1)) for type_ in types])
     until_quiet(listeners)
 
 
-def test_full_worker_with_waiting_handlers_uses_almost_no_cpu(types: Types, listeners: set[str]) -> None:
+def test_full_worker_with_waiting_handlers_uses_almost_no_cpu(types, listeners):
     chains.enqueue_many([type_.item(True) for type_ in types for _ in range(10)])
     until(lambda: Job.objects.with_status("running").count() >= 4)
     until_quiet(listeners)
 
 
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="about processes, not the database")
-def test_idle_supervisor_and_its_workers_use_almost_no_cpu(start_process: StartProcess) -> None:
+def test_idle_supervisor_and_its_workers_use_almost_no_cpu(start_process):
     port = free_port()
     process = start_process("--processes", "2", "--reload", "--health-port", str(port))
     workers = until_working(process)

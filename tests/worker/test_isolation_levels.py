@@ -7,7 +7,6 @@ from django_jobchains import chains
 from django_jobchains.models import Job
 from tests.support.waiting import until
 from tests.support.worker_app import jobs
-from tests.support.worker_processes import StartProcess
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.postgresql, pytest.mark.slow]
 
@@ -18,7 +17,7 @@ FAIR_SHARE = JOBS // 20
 
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
 @pytest.mark.parametrize("of", ["transactions", "every statement"])
-def test_two_workers_share_the_jobs_and_report_no_conflict(start_process: StartProcess, of: str, level: str) -> None:
+def test_two_workers_share_the_jobs_and_report_no_conflict(start_process, of, level):
     environment = {
         "transactions": {"JOBCHAINS_TEST_ISOLATION": level.replace(" ", "_")},
         "every statement": {"PGOPTIONS": "-c default_transaction_isolation=" + level.lower().replace(" ", "\\ ")},

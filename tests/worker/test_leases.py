@@ -13,13 +13,11 @@ from django_jobchains.declare.policies import Backoff
 from django_jobchains.exceptions import LeaseLost as LeaseLostError
 from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.processors import JobType, Lease, Processors, RunningJob
-from django_jobchains.store import Store
 from django_jobchains.telemetry.events import AttemptAbandoned
 from django_jobchains.worker.held_leases import HeldJobs
 from tests.shop.models import Effect
 from tests.support.statements import statements_of_others
 from tests.support.waiting import until, until_completed
-from tests.support.workers import Events, StartWorker
 
 LEASE = 1.0
 
@@ -35,7 +33,7 @@ class Handler:
 
 
 @pytest.fixture
-def handler(settings: Any, store: Store) -> Any:
+def handler(settings, store):
     settings.JOBCHAINS = {"REAP_SECONDS": 0.1, "BACKOFF_INITIAL_SECONDS": 0.1}
     handler = Handler()
     yield handler
@@ -44,7 +42,7 @@ def handler(settings: Any, store: Store) -> Any:
 
 
 @pytest.fixture
-def renewals(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def renewals(store, monkeypatch):
     """How many leases each renewal was for, including the current one."""
     sizes: list[int] = []
     renew = store.leases.renew
@@ -75,9 +73,7 @@ def register_until_aborted(processors: Processors, handler: Handler, lease: Leas
     return until_aborted
 
 
-def test_lease_is_renewed_while_the_handler_runs_longer(
-    processors: Processors, start_worker: StartWorker, handler: Handler
-) -> None:
+def test_lease_is_renewed_while_the_handler_runs_longer(processors, start_worker, handler):
     @processors.register("worker.long", lease=Lease(LEASE))
     def long(job: RunningJob[None]) -> str:
         handler.started.set()
@@ -89,18 +85,13 @@ def test_lease_is_renewed_while_the_handler_runs_longer(
     assert handler.started.wait(30)
     first = chain.refresh().current_job.leased_until
     assert first is not None
-    until(lambda: (chain.refresh().current_job.leased_until - first).total_seconds() > 1.5 * LEASE)  # type: ignore[operator]
+    until(lambda: (chain.refresh().current_job.leased_until - first).total_seconds() > 1.5 * LEASE)
     handler.gate.set()
     until_completed(chain)
     assert (chain.current_job.attempt, chain.current_job.crashes, chain.current_job.lease_number) == (1, 0, 1)
 
 
-def test_one_statement_renews_the_leases_of_all_attempts(
-    processors: Processors,
-    start_worker: StartWorker,
-    handler: Handler,
-    renewals: list[int],
-) -> None:
+def test_one_statement_renews_the_leases_of_all_attempts(processors, start_worker, handler, renewals):
     running = threading.Barrier(21, timeout=15)
 
     @processors.register("worker.together", lease=Lease(LEASE))
@@ -119,14 +110,7 @@ def test_one_statement_renews_the_leases_of_all_attempts(
 
 
 @pytest.mark.parametrize("reason", ["taken_by_another_worker", "already_completed", "cancelled", "not_found"])
-def test_lost_lease_aborts_the_handler_and_its_writes(
-    processors: Processors,
-    start_worker: StartWorker,
-    handler: Handler,
-    events: Events,
-    short_lease: Lease,
-    reason: str,
-) -> None:
+def test_lost_lease_aborts_the_handler_and_its_writes(processors, start_worker, handler, events, short_lease, reason):
     until_aborted = register_until_aborted(processors, handler, short_lease)
     start_worker()
     job = until_aborted.enqueue().current_job
@@ -147,9 +131,7 @@ def test_lost_lease_aborts_the_handler_and_its_writes(
     assert not FailedAttempt.objects.exists()
 
 
-def test_output_of_a_lost_lease_is_not_written(
-    processors: Processors, start_worker: StartWorker, handler: Handler, events: Events
-) -> None:
+def test_output_of_a_lost_lease_is_not_written(processors, start_worker, handler, events):
     @processors.register("worker.output", lease=Lease(60))
     def output(job: RunningJob[None]) -> str:
         handler.started.set()
@@ -166,13 +148,7 @@ def test_output_of_a_lost_lease_is_not_written(
     assert (job.status, job.output, job.leased_by) == ("running", None, "another")
 
 
-def test_attempts_are_aborted_if_their_lease_cannot_be_renewed(
-    processors: Processors,
-    start_worker: StartWorker,
-    handler: Handler,
-    store: Store,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_attempts_are_aborted_if_their_lease_cannot_be_renewed(processors, start_worker, handler, store, monkeypatch):
     def unavailable(leases: Any) -> Any:
         raise OperationalError("connection refused")
 
@@ -185,8 +161,8 @@ def test_attempts_are_aborted_if_their_lease_cannot_be_renewed(
 
 
 def test_job_aborted_while_the_database_was_away_is_completed_later(
-    processors: Processors, start_worker: StartWorker, store: Store, monkeypatch: pytest.MonkeyPatch, handler: Handler
-) -> None:
+    processors, start_worker, store, monkeypatch, handler
+):
     renew = store.leases.renew
 
     def unavailable(leases: Any) -> Any:
@@ -210,14 +186,8 @@ def test_job_aborted_while_the_database_was_away_is_completed_later(
 @pytest.mark.parametrize("mode", ["complete", "prepare", "atomic"])
 @pytest.mark.postgresql
 def test_transaction_longer_than_the_lease_keeps_the_job(
-    processors: Processors,
-    start_worker: StartWorker,
-    handler: Handler,
-    store: Store,
-    renewals: list[int],
-    short_lease: Lease,
-    mode: str,
-) -> None:
+    processors, start_worker, handler, store, renewals, short_lease, mode
+):
     """The row is locked, so the job is not reaped and the attempt is not aborted."""
 
     @processors.register("worker.locked", lease=short_lease)
@@ -246,9 +216,7 @@ def test_transaction_longer_than_the_lease_keeps_the_job(
 
 
 @pytest.mark.postgresql
-def test_lease_is_fresh_after_a_prepare_that_took_longer(
-    processors: Processors, start_worker: StartWorker, handler: Handler, store: Store, settings: Any
-) -> None:
+def test_lease_is_fresh_after_a_prepare_that_took_longer(processors, start_worker, handler, store, settings):
     """A locked row cannot be renewed, so the commit renews it. Otherwise the next reaper would take the job.
 
     The clock of the database is advanced instead of waiting.
@@ -270,9 +238,7 @@ def test_lease_is_fresh_after_a_prepare_that_took_longer(
 
 
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="SQLite allows one writer")
-def test_transaction_longer_than_the_lease_completes_the_job_once_on_sqlite(
-    processors: Processors, start_worker: StartWorker, handler: Handler
-) -> None:
+def test_transaction_longer_than_the_lease_completes_the_job_once_on_sqlite(processors, start_worker, handler):
     @processors.register("worker.locked", lease=Lease(0.6))
     def locked(job: RunningJob[None]) -> None:
         with job.complete():
@@ -286,7 +252,7 @@ def test_transaction_longer_than_the_lease_completes_the_job_once_on_sqlite(
     assert Effect.objects.count() == 1
 
 
-def test_older_attempt_of_the_same_worker_is_aborted(processors: Processors, store: Store) -> None:
+def test_older_attempt_of_the_same_worker_is_aborted(processors, store):
     """The worker claims the job again before the older attempt has noticed that its lease is lost."""
     slow: JobType[Any, Any] = processors.register("worker.slow")(lambda job: None)
     slow.enqueue()

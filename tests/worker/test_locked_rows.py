@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -10,10 +10,9 @@ import pytest
 from django.db import connection
 
 from django_jobchains import chains
-from django_jobchains.declare.policies import Lease
 from django_jobchains.models import Chain, DeferredWrite, FailedAttempt, Job
-from django_jobchains.processors import JobType, Processors, RunningJob
-from django_jobchains.store import Store, get_store
+from django_jobchains.processors import RunningJob
+from django_jobchains.store import get_store
 from django_jobchains.store.attempts import Attempts
 from django_jobchains.store.blockers import Blockers
 from django_jobchains.store.database import Part
@@ -26,7 +25,7 @@ from tests.shop.models import Effect
 from tests.support.connections import Actor, holding
 from tests.support.jobs import database_now
 from tests.support.waiting import stays, until, until_completed
-from tests.support.workers import Events, StartWorker
+from tests.support.workers import Events
 from tests.worker.test_commits import lose_the_reply
 
 pytestmark = pytest.mark.postgresql
@@ -36,20 +35,20 @@ AHEAD_SECONDS = 60.0
 
 
 @pytest.fixture(autouse=True)
-def _set_back_clock(store: Store) -> Iterator[None]:
+def _set_back_clock(store):
     yield
     store.db.ahead_seconds = 0
 
 
 @pytest.fixture
-def gate() -> Iterator[threading.Event]:
+def gate():
     gate = threading.Event()
     yield gate
     gate.set()
 
 
 @pytest.fixture
-def gated(processors: Processors, gate: threading.Event, short_lease: Lease) -> JobType[Any, Any]:
+def gated(processors, gate, short_lease):
     """A handler that records its start and waits for the gate, or until it is aborted."""
 
     @processors.register("worker.gated", lease=short_lease)
@@ -63,7 +62,7 @@ def gated(processors: Processors, gate: threading.Event, short_lease: Lease) -> 
 
 
 @pytest.fixture
-def quick(processors: Processors) -> JobType[Any, Any]:
+def quick(processors):
     @processors.register("worker.quick")
     def quick(job: RunningJob[Any]) -> None:
         Effect.objects.create(job_id=job.id, label="quick")
@@ -103,14 +102,8 @@ def assert_ran_once(chain: Chain, events: Events) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("returns", ["while it is locked", "after the lock is released"])
 def test_locked_attempt_is_neither_aborted_nor_reaped_and_other_jobs_continue(
-    gated: JobType[Any, Any],
-    quick: JobType[Any, Any],
-    gate: threading.Event,
-    start_worker: StartWorker,
-    settings: Any,
-    events: Events,
-    returns: str,
-) -> None:
+    gated, quick, gate, start_worker, settings, events, returns
+):
     settings.JOBCHAINS = {"REAP_SECONDS": 0.1}
     workers = [start_worker(poll_seconds=0.2), start_worker(poll_seconds=0.2)]
     chain = gated.enqueue()
@@ -129,9 +122,7 @@ def test_locked_attempt_is_neither_aborted_nor_reaped_and_other_jobs_continue(
     assert_ran_once(chain, events)
 
 
-def test_delayed_outcomes_do_not_stop_claims(
-    processors: Processors, quick: JobType[Any, Any], gate: threading.Event, start_worker: StartWorker
-) -> None:
+def test_delayed_outcomes_do_not_stop_claims(processors, quick, gate, start_worker):
     """Only outcomes that have not been tried count as a backlog."""
     count = 2 * MAX_BATCH_SIZE + 10
 
@@ -153,13 +144,8 @@ def test_delayed_outcomes_do_not_stop_claims(
 
 @pytest.mark.parametrize("stops", [True, False])
 def test_statements_over_many_jobs_have_a_short_lock_timeout(
-    processors: Processors,
-    gate: threading.Event,
-    start_worker: StartWorker,
-    settings: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    stops: bool,
-) -> None:
+    processors, gate, start_worker, settings, monkeypatch, stops
+):
     settings.JOBCHAINS = {"REAP_SECONDS": 0.1, "SWEEP_SECONDS": 0.1}
 
     @processors.register("worker.unresponsive")
@@ -192,9 +178,7 @@ def test_statements_over_many_jobs_have_a_short_lock_timeout(
         assert {timeout for recorded in calls.values() for _thread, timeout in recorded} == {expected}
 
 
-def test_delay_is_reported_once_and_names_the_job(
-    gated: JobType[Any, Any], gate: threading.Event, start_worker: StartWorker, events: Events
-) -> None:
+def test_delay_is_reported_once_and_names_the_job(gated, gate, start_worker, events):
     start_worker(poll_seconds=0.2)
     chain = gated.enqueue()
     until(lambda: has_started(chain))
@@ -208,14 +192,8 @@ def test_delay_is_reported_once_and_names_the_job(
 
 
 def test_worker_that_stops_while_a_job_is_locked_stores_the_result_for_later(
-    gated: JobType[Any, Any],
-    quick: JobType[Any, Any],
-    gate: threading.Event,
-    start_worker: StartWorker,
-    store: Store,
-    settings: Any,
-    events: Events,
-) -> None:
+    gated, quick, gate, start_worker, store, settings, events
+):
     """Handlers that have returned do not run again, and no crash is counted."""
     settings.JOBCHAINS = {"REAP_SECONDS": 0.1}
     worker = start_worker(poll_seconds=0.2)
@@ -245,13 +223,7 @@ def test_worker_that_stops_while_a_job_is_locked_stores_the_result_for_later(
     assert not DeferredWrite.objects.filter(kind="outcome").exists()
 
 
-def test_handler_inside_complete_does_not_prevent_other_hand_backs(
-    processors: Processors,
-    start_worker: StartWorker,
-    gate: threading.Event,
-    settings: Any,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_handler_inside_complete_does_not_prevent_other_hand_backs(processors, start_worker, gate, settings, caplog):
     """Its own job is handed back when its transaction has ended, without counting an attempt."""
     settings.JOBCHAINS = {"REAP_SECONDS": 0.1}
     is_inside = threading.Event()
@@ -293,13 +265,7 @@ def holders_of_row_locks() -> list[int]:
         return [pid for (pid,) in cursor.fetchall()]
 
 
-def test_locked_dependent_delays_only_the_chain_it_waits_for(
-    gated: JobType[Any, Any],
-    quick: JobType[Any, Any],
-    gate: threading.Event,
-    start_worker: StartWorker,
-    events: Events,
-) -> None:
+def test_locked_dependent_delays_only_the_chain_it_waits_for(gated, quick, gate, start_worker, events):
     start_worker(poll_seconds=0.2)
     chain = gated.enqueue()
     dependent = quick.enqueue(blockers=[chain])
@@ -314,9 +280,7 @@ def test_locked_dependent_delays_only_the_chain_it_waits_for(
     assert_ran_once(chain, events)
 
 
-def test_locked_blocker_delays_only_the_job_whose_continuation_waits_for_it(
-    processors: Processors, quick: JobType[Any, Any], gate: threading.Event, start_worker: StartWorker
-) -> None:
+def test_locked_blocker_delays_only_the_job_whose_continuation_waits_for_it(processors, quick, gate, start_worker):
     @processors.register("worker.going_on", continues_with=["worker.quick"])
     def going_on(job: RunningJob[Any]) -> Any:
         return job.continue_with("worker.quick", blockers=[blocker])
@@ -334,9 +298,7 @@ def test_locked_blocker_delays_only_the_job_whose_continuation_waits_for_it(
 
 
 @pytest.mark.parametrize("sqlstate", ["57014", "54000"])
-def test_limit_of_the_database_fails_only_the_attempt_that_exceeds_it(
-    processors: Processors, quick: JobType[Any, Any], start_worker: StartWorker, sqlstate: str
-) -> None:
+def test_limit_of_the_database_fails_only_the_attempt_that_exceeds_it(processors, quick, start_worker, sqlstate):
     """A limit of time or of a statement's size does not mean that the database is down: the batch is split."""
 
     @processors.register("worker.guilty", max_attempts=1)
@@ -353,9 +315,7 @@ def test_limit_of_the_database_fails_only_the_attempt_that_exceeds_it(
     assert "by the trigger" in FailedAttempt.objects.get().error
 
 
-def test_permanent_conflict_delays_one_job_and_fails_no_attempt(
-    processors: Processors, quick: JobType[Any, Any], start_worker: StartWorker
-) -> None:
+def test_permanent_conflict_delays_one_job_and_fails_no_attempt(processors, quick, start_worker):
     @processors.register("worker.unlucky")
     def unlucky(job: RunningJob[Any]) -> None:
         pass
@@ -397,13 +357,8 @@ class raising_when_completed:  # noqa: N801 - a context manager
 @pytest.mark.parametrize("is_committed", [True, False])
 @pytest.mark.parametrize("ending", ["completed", "failed"])
 def test_outcome_is_written_once_if_its_commit_gets_no_reply(
-    processors: Processors,
-    start_worker: StartWorker,
-    events: Events,
-    monkeypatch: pytest.MonkeyPatch,
-    is_committed: bool,
-    ending: str,
-) -> None:
+    processors, start_worker, events, monkeypatch, is_committed, ending
+):
     @processors.register("worker.unanswered", max_attempts=1)
     def unanswered(job: RunningJob[Any]) -> None:
         Effect.objects.create(job_id=job.id, label="started")
@@ -431,9 +386,7 @@ def test_outcome_is_written_once_if_its_commit_gets_no_reply(
 
 
 @pytest.mark.parametrize("mode", ["atomic", "in complete()"])
-def test_cancel_does_not_wait_for_a_handler_inside_its_transaction(
-    processors: Processors, start_worker: StartWorker, mode: str
-) -> None:
+def test_cancel_does_not_wait_for_a_handler_inside_its_transaction(processors, start_worker, mode):
     reasons = []
 
     @processors.register("worker.long", mode="atomic" if mode == "atomic" else "staged")

@@ -2,7 +2,6 @@
 
 import signal
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from django.apps import apps
@@ -14,20 +13,18 @@ from django_jobchains import chains
 from django_jobchains.declare.policies import Retention
 from django_jobchains.models import Job
 from django_jobchains.monitoring import overview
-from django_jobchains.processors import JobType, Processors, Registry
+from django_jobchains.processors import Processors
 from django_jobchains.telemetry.events import BlockedJobsSwept, ThreadFailed
 from tests.records.models import Upload
 from tests.support.waiting import until
 from tests.support.worker_app import jobs
-from tests.support.worker_processes import StartProcess
-from tests.support.workers import Events, StartWorker
 from tests.worker.test_reaping import create_orphaned
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def quick(registry: Registry, monkeypatch: pytest.MonkeyPatch, settings: Any) -> JobType[Any, Any]:
+def quick(registry, monkeypatch, settings):
     settings.JOBCHAINS = {
         "REAP_SECONDS": 0.05, "SWEEP_SECONDS": 0.05, "PRUNE_SECONDS": 0.05, "HEARTBEAT_SECONDS": 0.05,
         "BACKOFF_INITIAL_SECONDS": 0.01,
@@ -39,9 +36,7 @@ def quick(registry: Registry, monkeypatch: pytest.MonkeyPatch, settings: Any) ->
     return part.register("worker.quick")(lambda job: job.attempt)
 
 
-def test_maintenance_is_done_and_nothing_is_claimed(
-    quick: JobType[Any, Any], start_worker: StartWorker, events: Events
-) -> None:
+def test_maintenance_is_done_and_nothing_is_claimed(quick, start_worker, events):
     (orphan,) = create_orphaned(quick)
     due, old = quick.enqueue(), quick.enqueue()
     chains.complete(old.id, 1)
@@ -63,9 +58,7 @@ def test_maintenance_is_done_and_nothing_is_claimed(
     assert events.of(ThreadFailed) == []
 
 
-def test_worker_is_listed_as_maintenance_only(
-    quick: JobType[Any, Any], start_worker: StartWorker, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_worker_is_listed_as_maintenance_only(quick, start_worker, capsys):
     """It is not one of the workers that ``health`` requires, and its types and queues are empty."""
     quick.enqueue()
     start_worker(maintenance_only=True, slots=None)
@@ -83,9 +76,7 @@ def test_worker_is_listed_as_maintenance_only(
     "options",
     [{"slots": 2}, {"async_slots": 2}, {"types": ["shop.*"]}, {"queues": ["mail"]}, {"burst": True}, {"max_jobs": 1}],
 )
-def test_arguments_about_handlers_are_refused(
-    quick: JobType[Any, Any], make_worker: StartWorker, options: dict[str, Any]
-) -> None:
+def test_arguments_about_handlers_are_refused(quick, make_worker, options):
     [argument] = options
     with pytest.raises(ImproperlyConfigured, match=rf"^Worker\(\): {argument}=.* with maintenance_only=True"):
         make_worker(**{"maintenance_only": True, "slots": None, **options})
@@ -93,7 +84,7 @@ def test_arguments_about_handlers_are_refused(
         call_command("run_jobworker", maintenance_only=True, slots=2)
 
 
-def test_project_without_handlers_has_maintenance(make_worker: StartWorker) -> None:
+def test_project_without_handlers_has_maintenance(make_worker):
     """For example one whose jobs are all completed from outside, or a deployment without their code."""
     with pytest.raises(ImproperlyConfigured, match="No processor to work for"):
         make_worker()
@@ -102,7 +93,7 @@ def test_project_without_handlers_has_maintenance(make_worker: StartWorker) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [[], ["--processes", "1"]], ids=["one process", "a supervisor"])
-def test_process_stops_after_sigterm(start_process: StartProcess, arguments: list[str]) -> None:
+def test_process_stops_after_sigterm(start_process, arguments):
     process = start_process("--maintenance-only", *arguments)
     until(lambda: "maintenance only · database 'default'" in process.output, 60, lambda: process.output)
     chain = jobs.write.enqueue(0.0)

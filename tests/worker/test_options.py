@@ -1,7 +1,6 @@
 """The arguments of ``Worker`` are checked when it is created; an error in the main loop loses no job."""
 
 import threading
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -9,9 +8,8 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 
 from django_jobchains.models import Job
-from django_jobchains.processors import JobType, Processors, RunningJob
+from django_jobchains.processors import JobType, RunningJob
 from django_jobchains.worker import Worker
-from tests.support.workers import StartWorker
 
 #: The kinds of values are tested in tests/configuration/test_values.py: here, that each argument is checked by one.
 INVALID: dict[str, list[Any]] = {
@@ -37,7 +35,7 @@ INVALID: dict[str, list[Any]] = {
 
 
 @pytest.fixture
-def wait(processors: Processors) -> JobType[None, None]:
+def wait(processors):
     """A handler that runs until it is aborted."""
 
     @processors.register("worker.wait")
@@ -50,7 +48,7 @@ def wait(processors: Processors) -> JobType[None, None]:
 
 @pytest.mark.usefixtures("wait")
 @pytest.mark.parametrize("argument", INVALID)
-def test_invalid_argument_is_refused_by_name(make_worker: StartWorker, argument: str) -> None:
+def test_invalid_argument_is_refused_by_name(make_worker, argument):
     for value in INVALID[argument]:
         with pytest.raises(ImproperlyConfigured, match=rf"^Worker\(\): {argument}="):
             make_worker(**{argument: value})
@@ -58,17 +56,17 @@ def test_invalid_argument_is_refused_by_name(make_worker: StartWorker, argument:
 
 @pytest.mark.usefixtures("wait")
 @pytest.mark.parametrize("seconds", [2, 0.5, timedelta(minutes=1)])
-def test_durations_are_seconds_or_timedeltas(make_worker: StartWorker, seconds: Any) -> None:
+def test_durations_are_seconds_or_timedeltas(make_worker, seconds):
     worker = make_worker(poll_seconds=seconds, shutdown_seconds=seconds)
     assert worker.shutdown_seconds == (seconds.total_seconds() if isinstance(seconds, timedelta) else seconds)
 
 
 @pytest.mark.usefixtures("wait")
-def test_worker_may_stop_without_waiting(make_worker: StartWorker) -> None:
+def test_worker_may_stop_without_waiting(make_worker):
     assert make_worker(shutdown_seconds=timedelta(0)).shutdown_seconds == 0
 
 
-def test_string_is_one_name(processors: Processors, make_worker: StartWorker) -> None:
+def test_string_is_one_name(processors, make_worker):
     for name in ("shop.ship", "mail.send"):
         part: JobType[Any, Any] = processors.register(name)(lambda job: None)
         for queue in ("mail", "m"):
@@ -80,12 +78,7 @@ def test_string_is_one_name(processors: Processors, make_worker: StartWorker) ->
 
 @pytest.mark.usefixtures("patient_stop")
 @pytest.mark.parametrize("run", [Worker.run, Worker.run_until_idle])
-def test_error_in_the_main_loop_hands_back_the_jobs(
-    wait: JobType[None, None],
-    make_worker: StartWorker,
-    monkeypatch: pytest.MonkeyPatch,
-    run: Callable[[Worker], object],
-) -> None:
+def test_error_in_the_main_loop_hands_back_the_jobs(wait, make_worker, monkeypatch, run):
     chain = wait.enqueue()
     worker = make_worker(shutdown_seconds=0)
     running = threading.Event()
@@ -107,7 +100,7 @@ def test_error_in_the_main_loop_hands_back_the_jobs(
 
 @pytest.mark.usefixtures("wait")
 @pytest.mark.parametrize("call", [Worker.stop, Worker.run_until_idle])
-def test_invalid_timeout_changes_nothing(start_worker: StartWorker, call: Callable[..., object]) -> None:
+def test_invalid_timeout_changes_nothing(start_worker, call):
     worker = start_worker()
     with pytest.raises(TypeError, match=r"timeout='5m' is not a length of time"):
         call(worker, timeout="5m")

@@ -8,12 +8,11 @@ from django_jobchains import chains
 from django_jobchains.models import Job
 from tests.support.waiting import until
 from tests.support.worker_app import jobs
-from tests.support.worker_processes import StartProcess
 
 pytestmark = pytest.mark.slow
 
 
-def test_burst_and_max_jobs_end_the_process_with_code_0(start_process: StartProcess) -> None:
+def test_burst_and_max_jobs_end_the_process_with_code_0(start_process):
     chains.enqueue_many([jobs.nothing.item() for _ in range(10)])
     assert start_process("--max-jobs", "4").wait(60) == 0
     assert Job.objects.with_status("completed").count() == 4
@@ -21,11 +20,11 @@ def test_burst_and_max_jobs_end_the_process_with_code_0(start_process: StartProc
     assert Job.objects.with_status("completed").count() == 10
 
 
-def test_max_active_ends_the_process_with_code_0(start_process: StartProcess) -> None:
+def test_max_active_ends_the_process_with_code_0(start_process):
     assert start_process("--max-active", "0.1").wait(60) == 0
 
 
-def test_worker_that_gives_up_ends_the_process_with_code_1(start_process: StartProcess) -> None:
+def test_worker_that_gives_up_ends_the_process_with_code_1(start_process):
     jobs.nothing.enqueue()
     process = start_process("--burst", FAILING="jobs.claim")
     assert process.wait(60) == 1
@@ -33,7 +32,7 @@ def test_worker_that_gives_up_ends_the_process_with_code_1(start_process: StartP
     assert Job.objects.with_status("pending").count() == 1
 
 
-def test_crash_and_error_are_each_recorded_as_one_failed_attempt(start_process: StartProcess) -> None:
+def test_crash_and_error_are_each_recorded_as_one_failed_attempt(start_process):
     job = jobs.dies_then_fails.enqueue().current_job
     assert start_process().wait(60) == -signal.SIGKILL
     start_process()
@@ -43,7 +42,7 @@ def test_crash_and_error_are_each_recorded_as_one_failed_attempt(start_process: 
     assert [failed.kind for failed in job.failed_attempts.order_by("attempt")] == ["crash", "error"]
 
 
-def test_invalid_notifier_is_reported_before_any_job_runs(start_process: StartProcess) -> None:
+def test_invalid_notifier_is_reported_before_any_job_runs(start_process):
     job = jobs.write.enqueue(0.2).current_job
     process = start_process(jobchains={"NOTIFIER": {"BACKEND": "no.such.Notifier"}})
     assert process.wait(60) == 1

@@ -9,20 +9,19 @@ from django.utils import timezone
 
 from django_jobchains import chains
 from django_jobchains.models import FailedAttempt, Job
-from django_jobchains.processors import Backoff, JobType, Lease, Processors, Registry, RunningJob
+from django_jobchains.processors import Backoff, JobType, Lease, Processors, RunningJob
 from django_jobchains.store.rows import Renewal
 from django_jobchains.telemetry.events import JobReaped, ThreadFailed
 from tests.support.waiting import until, until_completed
-from tests.support.workers import Events, StartWorker
 
 
 @pytest.fixture(autouse=True)
-def _reaps_at_once(settings: Any) -> None:
+def _reaps_at_once(settings):
     settings.JOBCHAINS = {"REAP_SECONDS": 0.1, "BACKOFF_INITIAL_SECONDS": 0.1, "BACKOFF_JITTER": 0}
 
 
 @pytest.fixture
-def quick(processors: Processors) -> JobType[Any, Any]:
+def quick(processors):
     return processors.register("worker.quick")(lambda job: job.attempt)
 
 
@@ -43,7 +42,7 @@ def create_orphaned(job_type: JobType[Any, Any], count: int = 1, lease_ended: fl
     return list(jobs)
 
 
-def test_job_of_a_dead_worker_is_reaped(quick: JobType[Any, Any], start_worker: StartWorker, events: Events) -> None:
+def test_job_of_a_dead_worker_is_reaped(quick, start_worker, events):
     (job,) = create_orphaned(quick)
     start_worker(poll_seconds=0.2)
     until(lambda: Job.objects.filter(pk=job.pk, status="completed").exists())
@@ -62,9 +61,7 @@ def test_job_of_a_dead_worker_is_reaped(quick: JobType[Any, Any], start_worker: 
     )
 
 
-def test_crashed_job_backs_off_by_the_nearest_policy(
-    registry: Registry, settings: Any, start_worker: StartWorker
-) -> None:
+def test_crashed_job_backs_off_by_the_nearest_policy(registry, settings, start_worker):
     """The order is processor, slice, worker, settings. A worker's policy applies only to types that it serves."""
     settings.JOBCHAINS = {"REAP_SECONDS": 0.1, "BACKOFF_INITIAL_SECONDS": 40, "BACKOFF_JITTER": 0}
     part, bare = Processors(backoff=backoff(200)), Processors()
@@ -88,9 +85,7 @@ def test_crashed_job_backs_off_by_the_nearest_policy(
         assert seconds <= waits < seconds + 30  # the database's clock is read again when the row is written
 
 
-def test_backoff_function_is_called_outside_transactions_after_a_crash(
-    registry: Registry, settings: Any, start_worker: StartWorker
-) -> None:
+def test_backoff_function_is_called_outside_transactions_after_a_crash(registry, settings, start_worker):
     """The function gets the number of crashes and no error. If it raises, the default backoff applies."""
     settings.JOBCHAINS = {"REAP_SECONDS": 0.1, "BACKOFF_INITIAL_SECONDS": 40, "BACKOFF_JITTER": 0}
     called: list[tuple[int, BaseException | None, bool]] = []
@@ -125,16 +120,14 @@ def backoff(seconds: float) -> Backoff:
     return Backoff(seconds, multiplier=2, maximum_seconds=10_000, jitter=0)
 
 
-def test_crashed_job_starts_when_its_backoff_ends(processors: Processors, start_worker: StartWorker) -> None:
+def test_crashed_job_starts_when_its_backoff_ends(processors, start_worker):
     quick = processors.register("worker.quick", backoff=backoff(1))(lambda job: job.attempt)
     (job,) = create_orphaned(quick, lease_ended=-0.5)
     start_worker(poll_seconds=60)
     until(lambda: Job.objects.filter(pk=job.pk, status="completed").exists())
 
 
-def test_job_that_crashed_too_often_fails(
-    quick: JobType[Any, Any], settings: Any, start_worker: StartWorker, events: Events
-) -> None:
+def test_job_that_crashed_too_often_fails(quick, settings, start_worker, events):
     settings.JOBCHAINS = {**settings.JOBCHAINS, "MAX_CRASHES": 3}
     (job,) = create_orphaned(quick, crashes=2)
     start_worker(poll_seconds=0.2)
@@ -146,9 +139,7 @@ def test_job_that_crashed_too_often_fails(
     until(lambda: [event.status for event in events.of(JobReaped)] == ["failed"])
 
 
-def test_more_expired_jobs_than_one_batch_are_reaped_at_once(
-    quick: JobType[Any, Any], settings: Any, start_worker: StartWorker
-) -> None:
+def test_more_expired_jobs_than_one_batch_are_reaped_at_once(quick, settings, start_worker):
     settings.JOBCHAINS = {**settings.JOBCHAINS, "REAP_SECONDS": 3600}
     create_orphaned(quick, count=250)
     start_worker(poll_seconds=0.2)
@@ -156,9 +147,7 @@ def test_more_expired_jobs_than_one_batch_are_reaped_at_once(
     assert set(Job.objects.values_list("crashes", flat=True)) == {1}
 
 
-def test_live_worker_is_notified_that_its_job_was_reaped(
-    processors: Processors, start_worker: StartWorker, settings: Any
-) -> None:
+def test_live_worker_is_notified_that_its_job_was_reaped(processors, start_worker, settings):
     """The notification arrives long before the worker would notice the loss when it renews the lease."""
     reasons: list[str | None] = []
 
@@ -178,9 +167,7 @@ def test_live_worker_is_notified_that_its_job_was_reaped(
     until_completed(chain)
 
 
-def test_worker_does_not_reap_its_own_jobs(
-    processors: Processors, start_worker: StartWorker, events: Events, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_worker_does_not_reap_its_own_jobs(processors, start_worker, events, monkeypatch):
     """A worker ends its own attempts itself: another attempt in the same worker would not help."""
 
     @processors.register("worker.long", lease=Lease(0.2))

@@ -1,7 +1,6 @@
 """Workers are replaced one at a time at their limits or on SIGHUP; a change of the code replaces all of them."""
 
 import signal
-from pathlib import Path
 
 import pytest
 from django.db import connection
@@ -11,14 +10,13 @@ from django_jobchains.processors import JobType
 from tests.shop.models import Effect
 from tests.support.waiting import stays, until, until_completed
 from tests.support.worker_app import jobs
-from tests.support.worker_processes import StartProcess
 from tests.worker.test_supervisor import until_gone, until_working
 
 # These tests are about processes, not the database, so they run once.
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(connection.vendor != "sqlite", reason="run on SQLite")]
 
 
-def test_worker_replaced_after_max_jobs_finishes_its_running_jobs(start_process: StartProcess) -> None:
+def test_worker_replaced_after_max_jobs_finishes_its_running_jobs(start_process):
     """The shutdown timeout does not apply, because it limits only stopping."""
     arguments = ("--processes", "1", "--max-jobs", "1", "--slots", "2", "--shutdown-timeout", "0")
     process = start_process(*arguments, LEASE_SECONDS="60")
@@ -36,7 +34,7 @@ def test_worker_replaced_after_max_jobs_finishes_its_running_jobs(start_process:
     assert set(Job.objects.values_list("attempt", "lease_number")) == {(1, 1)}
 
 
-def test_worker_that_grows_is_replaced(start_process: StartProcess) -> None:
+def test_worker_that_grows_is_replaced(start_process):
     process = start_process("--processes", "1", "--max-rss", "400M")
     (old,) = until_working(process, 1)
     until_completed(jobs.grow.enqueue(1), 60, lambda: process.output)
@@ -47,7 +45,7 @@ def test_worker_that_grows_is_replaced(start_process: StartProcess) -> None:
     assert "M of memory" in process.output
 
 
-def test_without_a_supervisor_a_worker_that_grows_ends_with_code_0(start_process: StartProcess) -> None:
+def test_without_a_supervisor_a_worker_that_grows_ends_with_code_0(start_process):
     process = start_process("--max-rss", "400M").until_ready()
     chain = jobs.grow.enqueue(400)
     assert process.wait(60) == 0
@@ -55,7 +53,7 @@ def test_without_a_supervisor_a_worker_that_grows_ends_with_code_0(start_process
 
 
 @pytest.mark.usefixtures("heeded_hang_ups")
-def test_sighup_replaces_workers_one_by_one(start_process: StartProcess) -> None:
+def test_sighup_replaces_workers_one_by_one(start_process):
     process = start_process("--processes", "2")
     old = until_working(process)
     process.signal(signal.SIGHUP)
@@ -73,7 +71,7 @@ def test_sighup_replaces_workers_one_by_one(start_process: StartProcess) -> None
 
 
 @pytest.mark.usefixtures("heeded_hang_ups")
-def test_broken_version_does_not_replace_a_working_one(start_process: StartProcess, tmp_path: Path) -> None:
+def test_broken_version_does_not_replace_a_working_one(start_process, tmp_path):
     broken = tmp_path / "broken"
     process = start_process("--processes", "2", BROKEN_IF=str(broken))
     old = until_working(process)
@@ -112,7 +110,7 @@ def send(job):
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def project(tmp_path):
     folder = tmp_path / "project"
     (folder / "letters").mkdir(parents=True)
     (folder / "manage.py").write_text(MANAGE)
@@ -123,9 +121,7 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def test_changed_code_restarts_the_workers_even_after_an_import_error(
-    start_process: StartProcess, project: Path
-) -> None:
+def test_changed_code_restarts_the_workers_even_after_an_import_error(start_process, project):
     process = start_process("--reload", start=("manage.py",), cwd=project)
     text = project / "letters/text.py"
 

@@ -20,12 +20,12 @@ from django_jobchains.worker.parent_link import VARIABLE
 from django_jobchains.worker.supervised_process import Restarts, failed_to_start
 from django_jobchains.worker.supervisor import Supervisor
 from tests.support.worker_processes import heeded_hang_ups
-from tests.support.workers import Events, events
+from tests.support.workers import events
 
 __all__ = ("events", "heeded_hang_ups")
 
 
-def test_restart_delay_grows_until_a_process_has_run_for_a_while() -> None:
+def test_restart_delay_grows_until_a_process_has_run_for_a_while():
     restarts = Restarts()
     waits = [restarts.ended(1, lived_seconds=2, failed_to_start=False) for _ in range(6)]
     assert waits == [0.5, 1, 2, 4, 5, 5]
@@ -34,7 +34,7 @@ def test_restart_delay_grows_until_a_process_has_run_for_a_while() -> None:
     assert restarts.ended(1, lived_seconds=2, failed_to_start=False) == 0.5
 
 
-def test_supervisor_gives_up_if_every_process_repeatedly_fails_to_start() -> None:
+def test_supervisor_gives_up_if_every_process_repeatedly_fails_to_start():
     restarts = Restarts()
     for number in (1, 1, 1, 1, 1, 2, 2, 2, 2):
         restarts.ended(number, lived_seconds=1, failed_to_start=True)
@@ -59,7 +59,7 @@ def test_supervisor_gives_up_if_every_process_repeatedly_fails_to_start() -> Non
         (1, True, False),
     ],
 )
-def test_failed_starts_exclude_kills_and_later_errors(code: int, has_begun: bool, failed: bool) -> None:
+def test_failed_starts_exclude_kills_and_later_errors(code, has_begun, failed):
     assert failed_to_start(code, has_begun=has_begun) is failed
 
 
@@ -77,9 +77,7 @@ def run(monkeypatch: pytest.MonkeyPatch, program: str) -> Supervisor:
     return supervisor
 
 
-def test_a_process_that_cannot_begin_is_reported_each_time_and_then_the_supervisor_gives_up(
-    events: Events, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_cannot_begin_is_reported_each_time_and_then_the_supervisor_gives_up(events, monkeypatch):
     supervisor = run(monkeypatch, FAILS)
     started, ended = events.of(ProcessStarted), events.of(ProcessEnded)
     assert [(event.worker, event.number, event.reason) for event in started] == [(supervisor.id, 1, "")] * 5
@@ -90,9 +88,7 @@ def test_a_process_that_cannot_begin_is_reported_each_time_and_then_the_supervis
     ]
 
 
-def test_a_process_that_the_operating_system_does_not_start_is_reported(
-    events: Events, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_the_operating_system_does_not_start_is_reported(events, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     run(monkeypatch, WAITS)
     failed = events.of(ProcessNotStarted)
@@ -108,18 +104,14 @@ def test_a_process_that_the_operating_system_does_not_start_is_reported(
 
 
 @pytest.mark.parametrize("written", ["b'[' * 100_000 + b'\\n'", "b'[]\\n' * 1000", "b'x' * 20_000_000"])
-def test_what_user_code_writes_to_the_supervisor_does_not_end_it(
-    events: Events, monkeypatch: pytest.MonkeyPatch, written: str
-) -> None:
+def test_what_user_code_writes_to_the_supervisor_does_not_end_it(events, monkeypatch, written):
     writes = f"import os; os.write(int(os.environ['{VARIABLE}'].split(':')[0]), {written})"
     run(monkeypatch, f"{writes}; {FAILS}")
     assert [event.code for event in events.of(ProcessEnded)] == [3] * 5
 
 
 @pytest.mark.usefixtures("heeded_hang_ups")
-def test_a_replacement_that_ends_at_once_is_reported_and_the_old_process_continues(
-    events: Events, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_replacement_that_ends_at_once_is_reported_and_the_old_process_continues(events, monkeypatch):
     def intervene(event: Event) -> None:
         if isinstance(event, ProcessStarted) and not event.reason:
             monkeypatch.setattr(sys, "orig_argv", [sys.executable, "-c", FAILS])

@@ -8,14 +8,13 @@ from django.core.exceptions import ImproperlyConfigured
 
 from django_jobchains import chains
 from django_jobchains.models import Job
-from django_jobchains.processors import JobType, Processors, Registry, RescheduleJob, RunningJob
+from django_jobchains.processors import JobType, RescheduleJob, RunningJob
 from django_jobchains.worker.end_writer import EndWriter
 from tests.support.waiting import until, until_completed
-from tests.support.workers import StartWorker
 
 
 @pytest.fixture
-def double(processors: Processors) -> JobType[int, int]:
+def double(processors):
     @processors.register("worker.double")
     def double(job: RunningJob[int]) -> int:
         return job.input * 2
@@ -27,13 +26,13 @@ def completed() -> int:
     return Job.objects.with_status("completed").count()
 
 
-def test_due_jobs_run_and_keep_their_output(double: JobType[int, int], make_worker: StartWorker) -> None:
+def test_due_jobs_run_and_keep_their_output(double, make_worker):
     enqueued = [double.enqueue(number) for number in range(20)]
     make_worker().run_until_idle()
     assert [chain.refresh().output for chain in enqueued] == [number * 2 for number in range(20)]
 
 
-def test_run_until_idle_follows_chains_to_their_end(processors: Processors, make_worker: StartWorker) -> None:
+def test_run_until_idle_follows_chains_to_their_end(processors, make_worker):
     @processors.register("worker.count_down")
     def count_down(job: RunningJob[int]) -> Any:
         return job.continue_with("worker.count_down", job.input - 1) if job.input else "zero"
@@ -44,9 +43,7 @@ def test_run_until_idle_follows_chains_to_their_end(processors: Processors, make
     assert chain.jobs.count() == 31
 
 
-def test_outcome_of_an_attempt_that_ends_during_the_check_is_waited_for(
-    double: JobType[int, int], make_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_outcome_of_an_attempt_that_ends_during_the_check_is_waited_for(double, make_worker, monkeypatch):
     """Outcomes go from the slots to the writer, so the writer is checked last."""
     checked: list[str] = []
 
@@ -67,13 +64,13 @@ def test_outcome_of_an_attempt_that_ends_during_the_check_is_waited_for(
     assert checked == ["slots", "writer"]
 
 
-def test_run_until_idle_skips_scheduled_jobs(double: JobType[int, int], make_worker: StartWorker) -> None:
+def test_run_until_idle_skips_scheduled_jobs(double, make_worker):
     later = double.enqueue(1, delay=3600)
     make_worker().run_until_idle()
     assert (later.refresh().status, later.current_job.attempt) == ("pending", 0)
 
 
-def test_run_until_idle_raises_if_there_is_still_work(processors: Processors, make_worker: StartWorker) -> None:
+def test_run_until_idle_raises_if_there_is_still_work(processors, make_worker):
     @processors.register("worker.endless")
     def endless(job: RunningJob[None]) -> None:
         job.signal.wait(60)
@@ -84,28 +81,28 @@ def test_run_until_idle_raises_if_there_is_still_work(processors: Processors, ma
         make_worker(shutdown_seconds=0).run_until_idle(timeout=0.3)
 
 
-def test_started_worker_runs_what_is_enqueued_later(double: JobType[int, int], start_worker: StartWorker) -> None:
+def test_started_worker_runs_what_is_enqueued_later(double, start_worker):
     worker = start_worker()
     chain = double.enqueue(4)
     until_completed(chain)
     assert worker.stop() == 0
 
 
-def test_burst_ends_when_nothing_is_due(double: JobType[int, int], make_worker: StartWorker) -> None:
+def test_burst_ends_when_nothing_is_due(double, make_worker):
     chains.enqueue_many([double.item(number) for number in range(50)])
     assert make_worker(burst=True).run() == 0
     assert completed() == 50
 
 
 @pytest.mark.parametrize("slots", [1, 4])
-def test_max_jobs_is_kept_exactly(double: JobType[int, int], make_worker: StartWorker, slots: int) -> None:
+def test_max_jobs_is_kept_exactly(double, make_worker, slots):
     chains.enqueue_many([double.item(number) for number in range(60)])
     assert make_worker(slots=slots, max_jobs=37).run() == 0
     assert completed() == 37
     assert Job.objects.filter(status="pending", attempt=0, lease_number=0).count() == 23
 
 
-def test_max_jobs_counts_attempts_that_did_not_complete(processors: Processors, make_worker: StartWorker) -> None:
+def test_max_jobs_counts_attempts_that_did_not_complete(processors, make_worker):
     @processors.register("worker.later")
     def later(job: RunningJob[None]) -> None:
         raise RescheduleJob(delay=3600)
@@ -115,14 +112,14 @@ def test_max_jobs_counts_attempts_that_did_not_complete(processors: Processors, 
     assert sorted(Job.objects.values_list("attempt", flat=True)) == [0, 1, 1]
 
 
-def test_only_the_named_queues_are_served(double: JobType[int, int], make_worker: StartWorker) -> None:
+def test_only_the_named_queues_are_served(double, make_worker):
     names = ["default", "mail", "reports"]
     chains.enqueue_many([double.item(1, queue=name) for name in names])
     make_worker(queues=["mail", "reports"]).run_until_idle()
     assert set(Job.objects.with_status("completed").values_list("queue", flat=True)) == {"mail", "reports"}
 
 
-def test_types_are_names_or_patterns(processors: Processors, make_worker: StartWorker) -> None:
+def test_types_are_names_or_patterns(processors, make_worker):
     for name in ("shop.ship", "shop.charge", "mail.send", "mail.fetch"):
         processors.register(name)(lambda job: None).enqueue()
     make_worker(types=["shop.*", "mail.fetch"]).run_until_idle()
@@ -130,7 +127,7 @@ def test_types_are_names_or_patterns(processors: Processors, make_worker: StartW
     assert list(remaining) == [("mail.send", 0)]
 
 
-def test_type_without_a_processor_here_is_not_claimed(double: JobType[int, int], make_worker: StartWorker) -> None:
+def test_type_without_a_processor_here_is_not_claimed(double, make_worker):
     unknown = [JobType[int, int]("worker.unknown").enqueue(number) for number in range(3)]
     known = double.enqueue(1)
     make_worker(slots=1).run_until_idle()
@@ -140,7 +137,7 @@ def test_type_without_a_processor_here_is_not_claimed(double: JobType[int, int],
     ] * len(unknown)
 
 
-def test_most_urgent_jobs_run_first(processors: Processors, make_worker: StartWorker) -> None:
+def test_most_urgent_jobs_run_first(processors, make_worker):
     order: list[int] = []
     urgent: JobType[Any, Any] = processors.register("worker.urgent")(lambda job: order.append(job.input))
     chains.enqueue_many([urgent.item(number, priority=number) for number in (1, 5, 3, -2, 4)])
@@ -148,7 +145,7 @@ def test_most_urgent_jobs_run_first(processors: Processors, make_worker: StartWo
     assert order == [5, 4, 3, 1, -2]
 
 
-def test_as_many_attempts_run_at_once_as_there_are_slots(processors: Processors, start_worker: StartWorker) -> None:
+def test_as_many_attempts_run_at_once_as_there_are_slots(processors, start_worker):
     together = threading.Barrier(4, timeout=15)
     meet: JobType[Any, Any] = processors.register("worker.meet")(lambda job: together.wait() >= 0)
     chains.enqueue_many([meet.item() for _ in range(4)])
@@ -156,12 +153,12 @@ def test_as_many_attempts_run_at_once_as_there_are_slots(processors: Processors,
     until(lambda: completed() == 4)
 
 
-def test_worker_without_processors_is_refused(registry: Registry, make_worker: StartWorker) -> None:
+def test_worker_without_processors_is_refused(registry, make_worker):
     with pytest.raises(ImproperlyConfigured, match="Registered: none"):
         make_worker()
 
 
-def test_retiring_worker_ignores_hints(processors: Processors, start_worker: StartWorker) -> None:
+def test_retiring_worker_ignores_hints(processors, start_worker):
     processors.register("worker.quick")(lambda job: None)
     worker = start_worker()
     assert worker.components.context.wake.accepts_hints
@@ -169,9 +166,7 @@ def test_retiring_worker_ignores_hints(processors: Processors, start_worker: Sta
     until(lambda: not worker.components.context.wake.accepts_hints)
 
 
-def test_max_jobs_ends_when_the_last_outcome_is_written(
-    double: JobType[int, int], make_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_max_jobs_ends_when_the_last_outcome_is_written(double, make_worker, monkeypatch):
     """The worker does not wait for the next poll, an hour later."""
     worker = make_worker(max_jobs=1, poll_seconds=3600)
     write, components = EndWriter._write, worker.components

@@ -23,7 +23,7 @@ from django_jobchains.models import Job
 from tests.shop.models import Effect
 from tests.support.waiting import until, until_completed
 from tests.support.worker_app import jobs
-from tests.support.worker_processes import StartProcess, WorkerProcess
+from tests.support.worker_processes import WorkerProcess
 from tests.worker.test_supervisor import free_port, is_running
 
 # These tests are about processes, not the database, so they run once.
@@ -81,7 +81,7 @@ def until_started(process: WorkerProcess, count: int) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_to_every_process_at_once_lets_handlers_end(start_process: StartProcess, number: int) -> None:
+def test_signal_to_every_process_at_once_lets_handlers_end(start_process, number):
     made = chains.enqueue_many([jobs.stuck.item(HANDLER_SECONDS) for _ in range(2)])
     process = start_process("--processes", "2", *PATIENT_SETTINGS, LEASE_SECONDS="60")
     until_started(process, 2)
@@ -95,9 +95,7 @@ def test_signal_to_every_process_at_once_lets_handlers_end(start_process: StartP
 
 
 @pytest.mark.parametrize("mode", [(), ("--processes", "1"), ("--reload",)])
-def test_signal_that_arrives_twice_at_once_lets_handlers_end(
-    start_process: StartProcess, mode: tuple[str, ...]
-) -> None:
+def test_signal_that_arrives_twice_at_once_lets_handlers_end(start_process, mode):
     chain = jobs.stuck.enqueue(HANDLER_SECONDS)
     process = start_process(*mode, *PATIENT_SETTINGS)
     until_started(process, 1)
@@ -110,7 +108,7 @@ def test_signal_that_arrives_twice_at_once_lets_handlers_end(
 
 
 @pytest.mark.usefixtures("heeded_hang_ups")
-def test_retiring_worker_is_not_interrupted_by_a_stop(start_process: StartProcess) -> None:
+def test_retiring_worker_is_not_interrupted_by_a_stop(start_process):
     """The request to retire, when it was replaced, does not count as the first signal."""
     chain = jobs.stuck.enqueue(HANDLER_SECONDS)
     process = start_process("--processes", "1", *PATIENT_SETTINGS, LEASE_SECONDS="60")
@@ -122,7 +120,7 @@ def test_retiring_worker_is_not_interrupted_by_a_stop(start_process: StartProces
     assert chain.refresh().status == "completed"
 
 
-def test_stop_during_the_start_leaves_nothing(start_process: StartProcess) -> None:
+def test_stop_during_the_start_leaves_nothing(start_process):
     process = start_process("--processes", "2", *PATIENT_SETTINGS)
     until(lambda: process.output.count(" started: ") == 2, 60, lambda: process.output)
     unit = members(process)
@@ -132,7 +130,7 @@ def test_stop_during_the_start_leaves_nothing(start_process: StartProcess) -> No
     assert "Traceback" not in process.output
 
 
-def test_job_killed_by_a_service_manager_is_retried(start_process: StartProcess) -> None:
+def test_job_killed_by_a_service_manager_is_retried(start_process):
     """The manager's timeout is shorter than the worker's, and SIGKILL reaches the processes in any order."""
     held = chains.enqueue_many([jobs.hold.item() for _ in range(2)])
     process = start_process("--processes", "2", *PATIENT_SETTINGS, LEASE_SECONDS="60")
@@ -150,7 +148,7 @@ def test_job_killed_by_a_service_manager_is_retried(start_process: StartProcess)
     assert set(Job.objects.values_list("attempt", "crashes")) == {(2, 1)}
 
 
-def test_examples_in_the_guide_give_the_worker_enough_time_to_stop() -> None:
+def test_examples_in_the_guide_give_the_worker_enough_time_to_stop():
     arguments, compose = guide_arguments(), block("yaml")
     assert int(guide_unit()["timeoutstopsec"]) >= shutdown_timeout(arguments) + 5
     command, grace = re.search(r"command: (.*)", compose), re.search(r"stop_grace_period: (\d+)s", compose)
@@ -161,7 +159,7 @@ def test_examples_in_the_guide_give_the_worker_enough_time_to_stop() -> None:
 
 
 @pytest.mark.parametrize("kill_mode", [guide_unit()["killmode"], "control-group"])
-def test_unit_in_the_guide_stops_while_a_handler_does_not_end(start_process: StartProcess, kill_mode: str) -> None:
+def test_unit_in_the_guide_stops_while_a_handler_does_not_end(start_process, kill_mode):
     """The shutdown timeout is shortened. The handler takes a minute."""
     arguments = guide_arguments()
     stuck = jobs.stuck.enqueue(60.0)

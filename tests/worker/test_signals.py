@@ -11,7 +11,6 @@ from django_jobchains.models import FailedAttempt, Job
 from tests.shop.models import Effect
 from tests.support.waiting import until
 from tests.support.worker_app import jobs
-from tests.support.worker_processes import StartProcess
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +24,7 @@ def job_rows() -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_idle_worker_ends_at_once_with_code_0(start_process: StartProcess, number: int) -> None:
+def test_idle_worker_ends_at_once_with_code_0(start_process, number):
     process = start_process("--shutdown-timeout", "60").until_ready()
     process.signal(number)
     assert process.wait() == 0
@@ -33,7 +32,7 @@ def test_idle_worker_ends_at_once_with_code_0(start_process: StartProcess, numbe
     assert "Traceback" not in process.output
 
 
-def test_first_signal_lets_the_handler_end(start_process: StartProcess) -> None:
+def test_first_signal_lets_the_handler_end(start_process):
     process = start_process("--slots", "1")
     first, second = chains.enqueue_many([jobs.stuck.item(1.0), jobs.stuck.item(0.0)])
     until(started, 60, lambda: process.output)
@@ -43,7 +42,7 @@ def test_first_signal_lets_the_handler_end(start_process: StartProcess) -> None:
     assert (second.refresh().status, second.current_job.attempt) == ("pending", 0)
 
 
-def test_second_signal_does_not_wait(start_process: StartProcess) -> None:
+def test_second_signal_does_not_wait(start_process):
     jobs.heed.enqueue()
     before = job_rows()
     process = start_process("--shutdown-timeout", "60", ABORT_SECONDS="15", LEASE_SECONDS="60")
@@ -58,7 +57,7 @@ def test_second_signal_does_not_wait(start_process: StartProcess) -> None:
 
 
 @pytest.mark.parametrize("signals", [1, 2])
-def test_stuck_handler_does_not_keep_the_process_running(start_process: StartProcess, signals: int) -> None:
+def test_stuck_handler_does_not_keep_the_process_running(start_process, signals):
     """The handler sleeps for a minute and ignores its signal. Its job is pending again, and no attempt is used."""
     jobs.stuck.enqueue(60.0)
     before = job_rows()
@@ -75,7 +74,7 @@ def test_stuck_handler_does_not_keep_the_process_running(start_process: StartPro
     assert f"Still running after {'the shutdown timeout' if signals == 1 else 'a second signal'}" in process.output
 
 
-def test_signal_during_the_start_loses_nothing(start_process: StartProcess) -> None:
+def test_signal_during_the_start_loses_nothing(start_process):
     chains.enqueue_many([jobs.write.item(0.01) for _ in range(20)])
     for milliseconds in range(100, 900, 200):
         process = start_process()
@@ -86,7 +85,7 @@ def test_signal_during_the_start_loses_nothing(start_process: StartProcess) -> N
     assert set(Job.objects.values_list("status", "attempt")) <= {("pending", 0), ("completed", 1)}
 
 
-def test_signals_until_the_very_end_change_nothing(start_process: StartProcess) -> None:
+def test_signals_until_the_very_end_change_nothing(start_process):
     process = start_process().until_ready()
     while process.is_alive:
         process.signal(signal.SIGTERM)

@@ -1,7 +1,7 @@
 """Which of the waiting slots wake up when there is work."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -28,7 +28,7 @@ class FakeAttempt:
 
 
 @pytest.fixture
-def slots() -> Iterator[Slots]:
+def slots():
     """Slots that are all waiting."""
     unused: Any = None  # no attempt has an outcome
     slots = Slots(context_for(slots=COUNT), unused)
@@ -40,28 +40,28 @@ def slots() -> Iterator[Slots]:
         slot.thread._thread.join(10)
 
 
-def test_many_attempts_wake_one_slot(slots: Slots, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_attempts_wake_one_slot(slots, monkeypatch):
     notified: list[int] = []
     with slots._changed:  # no slot can wake up yet
         with monkeypatch.context() as patched:
             patched.setattr(slots._changed, "notify", lambda n=1: notified.append(n))
             for _ in range(COUNT):
-                slots.put([FakeAttempt(int)] * 3)  # type: ignore[list-item]
+                slots.put([FakeAttempt(int)] * 3)
         slots._changed.notify()
     assert notified == [1]
     until(lambda: slots.is_idle)
 
 
 @pytest.mark.parametrize("is_needed", [True, False])
-def test_free_slot_wakes_the_claim_loop_only_if_it_needs_one(slots: Slots, is_needed: bool) -> None:
+def test_free_slot_wakes_the_claim_loop_only_if_it_needs_one(slots, is_needed):
     slots.context.wake.clear()
     slots.context.wake.needs_slots = is_needed
-    slots.put([FakeAttempt(int)])  # type: ignore[list-item]
+    slots.put([FakeAttempt(int)])
     until(lambda: slots.is_idle and slots._waiting == COUNT)
     assert slots.context.wake.will_query_soon == is_needed
 
 
-def test_slot_that_becomes_free_during_a_query_wakes_the_claim_loop_only_if_it_needs_one() -> None:
+def test_slot_that_becomes_free_during_a_query_wakes_the_claim_loop_only_if_it_needs_one():
     wake = WakeUp()
     wake.slot_is_free()
     wake.needs_slots = False
@@ -72,29 +72,27 @@ def test_slot_that_becomes_free_during_a_query_wakes_the_claim_loop_only_if_it_n
     assert not wake.will_query_soon
 
 
-def test_long_attempts_wake_every_slot(slots: Slots) -> None:
+def test_long_attempts_wake_every_slot(slots):
     meeting = threading.Barrier(COUNT, timeout=20)
-    slots.put([FakeAttempt(meeting.wait) for _ in range(COUNT)])  # type: ignore[misc]
+    slots.put([FakeAttempt(meeting.wait) for _ in range(COUNT)])
     until(lambda: slots.is_idle)
     assert not meeting.broken
 
 
-def test_slot_that_timed_out_does_not_prevent_others_from_waking_up(
-    slots: Slots, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slot_that_timed_out_does_not_prevent_others_from_waking_up(slots, monkeypatch):
     monkeypatch.setattr("django_jobchains.worker.slots.IDLE_SECONDS", 0.001)
     for _ in range(200):
         done = threading.Event()
-        slots.put([FakeAttempt(done.set)])  # type: ignore[list-item]
+        slots.put([FakeAttempt(done.set)])
         assert done.wait(20)
 
 
-def test_another_slot_runs_what_follows_an_attempt_that_was_stuck(slots: Slots) -> None:
+def test_another_slot_runs_what_follows_an_attempt_that_was_stuck(slots):
     released, followed = threading.Event(), threading.Event()
 
     def hang() -> None:
         released.wait(20)
-        slots.follow(FakeAttempt(followed.set))  # type: ignore[arg-type]
+        slots.follow(FakeAttempt(followed.set))
 
     stuck: Any = FakeAttempt(hang)
     slots.put([stuck])
@@ -108,7 +106,7 @@ def test_another_slot_runs_what_follows_an_attempt_that_was_stuck(slots: Slots) 
 
 
 @pytest.mark.parametrize(("seconds", "ahead"), [(0.001, 100), (0.0199, 10), (0.049, 4), (0.06, 0), (10, 0)])
-def test_jobs_are_claimed_ahead_only_while_attempts_are_short(slots: Slots, seconds: float, ahead: int) -> None:
+def test_jobs_are_claimed_ahead_only_while_attempts_are_short(slots, seconds, ahead):
     assert slots.room() == COUNT  # no duration is known yet
     for _ in range(200):
         slots.backlog.count_seconds(seconds)

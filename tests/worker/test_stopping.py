@@ -10,20 +10,19 @@ from django.db import connection
 from django_jobchains import chains
 from django_jobchains.exceptions import LeaseLost
 from django_jobchains.models import FailedAttempt, Job
-from django_jobchains.processors import JobType, Processors, RunningJob
+from django_jobchains.processors import JobType, RunningJob
 from django_jobchains.store.rows import ClaimedJob
 from django_jobchains.telemetry.events import AttemptEnded, WorkerStopped
 from tests.shop.models import Effect
 from tests.support.connections import holding
 from tests.support.waiting import until
-from tests.support.workers import Events, StartWorker
 
 #: How much longer than its timeout stopping may take on a busy machine. Handlers wait for 30 seconds.
 STOP_MARGIN_SECONDS = 15.0
 
 
 @pytest.fixture
-def gate() -> Any:
+def gate():
     """An event that handlers wait for. It is set at the end of the test."""
     gate = threading.Event()
     yield gate
@@ -31,7 +30,7 @@ def gate() -> Any:
 
 
 @pytest.fixture
-def waiting(processors: Processors, gate: threading.Event) -> JobType[Any, Any]:
+def waiting(processors, gate):
     """A handler that runs until the gate opens and ignores its signal."""
 
     @processors.register("worker.waiting")
@@ -44,7 +43,7 @@ def waiting(processors: Processors, gate: threading.Event) -> JobType[Any, Any]:
 
 
 @pytest.fixture
-def stopping_handler(processors: Processors) -> JobType[Any, Any]:
+def stopping_handler(processors):
     @processors.register("worker.heeding")
     def stopping_handler(job: RunningJob[Any]) -> None:
         Effect.objects.create(job_id=job.id, label="started")
@@ -64,9 +63,7 @@ def has_started() -> bool:
 
 
 @pytest.mark.usefixtures("patient_stop")
-def test_running_handlers_may_finish(
-    waiting: JobType[Any, Any], start_worker: StartWorker, gate: threading.Event
-) -> None:
+def test_running_handlers_may_finish(waiting, start_worker, gate):
     worker = start_worker()
     chain = waiting.enqueue()
     until(has_started)
@@ -75,9 +72,7 @@ def test_running_handlers_may_finish(
     assert chain.refresh().output == "done"
 
 
-def test_nothing_is_claimed_while_stopping(
-    waiting: JobType[Any, Any], start_worker: StartWorker, gate: threading.Event
-) -> None:
+def test_nothing_is_claimed_while_stopping(waiting, start_worker, gate):
     worker = start_worker(slots=2)
     waiting.enqueue()
     until(has_started)
@@ -91,9 +86,7 @@ def test_nothing_is_claimed_while_stopping(
 
 
 @pytest.mark.usefixtures("patient_stop")
-def test_handler_that_checks_its_signal_is_handed_back(
-    stopping_handler: JobType[Any, Any], start_worker: StartWorker, events: Events
-) -> None:
+def test_handler_that_checks_its_signal_is_handed_back(stopping_handler, start_worker, events):
     stopping_handler.enqueue()
     before = job_rows()
     worker = start_worker()
@@ -108,9 +101,7 @@ def test_handler_that_checks_its_signal_is_handed_back(
 
 
 @pytest.mark.usefixtures("patient_stop")
-def test_earlier_attempts_still_count_after_a_hand_back(
-    stopping_handler: JobType[Any, Any], start_worker: StartWorker
-) -> None:
+def test_earlier_attempts_still_count_after_a_hand_back(stopping_handler, start_worker):
     job = stopping_handler.enqueue().current_job
     Job.objects.filter(pk=job.pk).update(attempt=3, lease_number=3)
     worker = start_worker()
@@ -122,9 +113,7 @@ def test_earlier_attempts_still_count_after_a_hand_back(
     assert job.lease_number in (4, 5)
 
 
-def test_handler_that_ignores_its_signal_is_handed_back_in_time(
-    waiting: JobType[Any, Any], start_worker: StartWorker, events: Events
-) -> None:
+def test_handler_that_ignores_its_signal_is_handed_back_in_time(waiting, start_worker, events):
     waiting.enqueue()
     before = job_rows()
     worker = start_worker()
@@ -136,9 +125,7 @@ def test_handler_that_ignores_its_signal_is_handed_back_in_time(
     assert [event.abandoned for event in events.of(WorkerStopped)] == [1]
 
 
-def test_handler_that_ends_after_the_stop_writes_nothing(
-    processors: Processors, start_worker: StartWorker, gate: threading.Event
-) -> None:
+def test_handler_that_ends_after_the_stop_writes_nothing(processors, start_worker, gate):
     ended: list[BaseException] = []
 
     @processors.register("worker.late")
@@ -165,9 +152,7 @@ def test_handler_that_ends_after_the_stop_writes_nothing(
     until(lambda: not any("slot" in thread.name for thread in threading.enumerate()))
 
 
-def test_jobs_claimed_ahead_are_handed_back(
-    waiting: JobType[Any, Any], processors: Processors, make_worker: StartWorker
-) -> None:
+def test_jobs_claimed_ahead_are_handed_back(waiting, processors, make_worker):
     quick: JobType[Any, Any] = processors.register("worker.quick")(lambda job: None)
     chains.enqueue_many([waiting.item(priority=1), *(quick.item() for _ in range(20))])
     before = dict(Job.objects.values_list("id", "run_at"))
@@ -183,9 +168,7 @@ def test_jobs_claimed_ahead_are_handed_back(
     assert not Job.objects.filter(lease_number=0).exists(), "some jobs were not claimed"
 
 
-def test_jobs_claimed_ahead_of_a_long_job_go_to_another_worker(
-    waiting: JobType[Any, Any], processors: Processors, start_worker: StartWorker
-) -> None:
+def test_jobs_claimed_ahead_of_a_long_job_go_to_another_worker(waiting, processors, start_worker):
     quick: JobType[Any, Any] = processors.register("worker.quick")(lambda job: None)
     first = [quick.item(priority=2) for _ in range(40)]
     chains.enqueue_many([*first, waiting.item(priority=1), *(quick.item() for _ in range(20))])
@@ -196,16 +179,14 @@ def test_jobs_claimed_ahead_of_a_long_job_go_to_another_worker(
     assert set(Job.objects.with_status("completed").values_list("attempt", flat=True)) == {1}
 
 
-def test_idle_worker_stops_at_once(waiting: JobType[Any, Any], start_worker: StartWorker) -> None:
+def test_idle_worker_stops_at_once(waiting, start_worker):
     worker = start_worker()
     started = time.monotonic()
     assert worker.stop(timeout=60) == 0
     assert time.monotonic() - started < STOP_MARGIN_SECONDS
 
 
-def test_claim_that_returns_after_the_end_is_handed_back(
-    waiting: JobType[Any, Any], make_worker: StartWorker, monkeypatch: pytest.MonkeyPatch, gate: threading.Event
-) -> None:
+def test_claim_that_returns_after_the_end_is_handed_back(waiting, make_worker, monkeypatch, gate):
     worker, is_claiming = make_worker(), threading.Event()
     claim = type(worker.store.jobs).claim
 
@@ -225,9 +206,7 @@ def test_claim_that_returns_after_the_end_is_handed_back(
 
 
 @pytest.mark.postgresql
-def test_claim_that_the_server_is_still_running_at_the_end_is_cancelled(
-    waiting: JobType[Any, Any], make_worker: StartWorker
-) -> None:
+def test_claim_that_the_server_is_still_running_at_the_end_is_cancelled(waiting, make_worker):
     """Otherwise the server would commit it after the end of the process, and the jobs would count as crashed."""
     worker, table = make_worker(), Job._meta.db_table
     chain = waiting.enqueue()

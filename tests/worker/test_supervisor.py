@@ -18,11 +18,10 @@ from django.db import connection
 from django_jobchains import chains
 from django_jobchains.management.commands.run_jobworker import Command
 from django_jobchains.models import Job
-from django_jobchains.processors import Processors, Registry
 from tests.shop.models import Effect
 from tests.support.waiting import until
 from tests.support.worker_app import jobs
-from tests.support.worker_processes import StartProcess, WorkerProcess
+from tests.support.worker_processes import WorkerProcess
 
 # These tests are about processes, not the database, so they run once.
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(connection.vendor != "sqlite", reason="run on SQLite")]
@@ -75,7 +74,7 @@ def healthy(port: int) -> dict[str, Any]:
     return health if status == 200 and not health["problems"] else {}
 
 
-def test_killed_worker_is_replaced_and_the_others_continue(start_process: StartProcess) -> None:
+def test_killed_worker_is_replaced_and_the_others_continue(start_process):
     port = free_port()
     arguments = ("--processes", "2", "--name", "mail", "--async-slots", "5", "--health-port", str(port))
     process = start_process(*arguments, RESTART_SECONDS="4")
@@ -95,7 +94,7 @@ def test_killed_worker_is_replaced_and_the_others_continue(start_process: StartP
     assert "Traceback" not in process.output
 
 
-def test_killed_supervisor_leaves_no_worker_running(start_process: StartProcess) -> None:
+def test_killed_supervisor_leaves_no_worker_running(start_process):
     """The workers stop as after SIGTERM: their jobs are handed back, and no attempt is used."""
     chains.enqueue_many([jobs.heed.item() for _ in range(2)])
     before = job_rows()
@@ -110,7 +109,7 @@ def test_killed_supervisor_leaves_no_worker_running(start_process: StartProcess)
     assert "The supervisor has ended" in process.output
 
 
-def test_worker_that_cannot_stop_ends_when_its_supervisor_was_killed(start_process: StartProcess) -> None:
+def test_worker_that_cannot_stop_ends_when_its_supervisor_was_killed(start_process):
     process = start_process("--processes", "1", "--shutdown-timeout", "0", DEAF="1", STOP_SECONDS="")
     workers = until_working(process, 1)
     process.signal(signal.SIGKILL)
@@ -118,7 +117,7 @@ def test_worker_that_cannot_stop_ends_when_its_supervisor_was_killed(start_proce
     until_gone(workers)
 
 
-def test_first_signal_lets_handlers_end(start_process: StartProcess) -> None:
+def test_first_signal_lets_handlers_end(start_process):
     made = chains.enqueue_many([jobs.stuck.item(1.0) for _ in range(2)])
     process = start_process("--processes", "2", "--slots", "1", LEASE_SECONDS="60")
     workers = until_working(process)
@@ -134,7 +133,7 @@ def test_first_signal_lets_handlers_end(start_process: StartProcess) -> None:
 
 
 @pytest.mark.parametrize("signals", [1, 2])
-def test_stuck_handlers_do_not_keep_a_process_running(start_process: StartProcess, signals: int) -> None:
+def test_stuck_handlers_do_not_keep_a_process_running(start_process, signals):
     jobs.stuck.enqueue(60.0)
     before = job_rows()
     process = start_process("--processes", "1", "--shutdown-timeout", "1" if signals == 1 else "60")
@@ -149,7 +148,7 @@ def test_stuck_handlers_do_not_keep_a_process_running(start_process: StartProces
     assert job_rows() == before
 
 
-def test_worker_that_does_not_respond_is_finally_killed(start_process: StartProcess) -> None:
+def test_worker_that_does_not_respond_is_finally_killed(start_process):
     process = start_process("--processes", "2", "--shutdown-timeout", "0", STOP_SECONDS="")
     workers = until_working(process)
     workers[0].suspend()
@@ -159,7 +158,7 @@ def test_worker_that_does_not_respond_is_finally_killed(start_process: StartProc
     assert f"({workers[0].pid}) was killed by signal 9" in process.output
 
 
-def test_when_no_worker_can_start_the_supervisor_gives_up(start_process: StartProcess, tmp_path: Path) -> None:
+def test_when_no_worker_can_start_the_supervisor_gives_up(start_process, tmp_path):
     broken = tmp_path / "broken"
     broken.touch()
     process = start_process("--processes", "1", BROKEN_IF=str(broken))
@@ -168,7 +167,7 @@ def test_when_no_worker_can_start_the_supervisor_gives_up(start_process: StartPr
     assert process.output.count("RuntimeError: this version is broken") == 5
 
 
-def test_supervisor_has_no_database_connection(start_process: StartProcess) -> None:
+def test_supervisor_has_no_database_connection(start_process):
     process = start_process("--processes", "1")
     (worker,) = until_working(process, 1)
     until(lambda: connections_of(worker), 60)
@@ -182,7 +181,7 @@ def connections_of(process: psutil.Process) -> list[Any]:
     return [connected for connected in process.net_connections() if connected.raddr[1:] == (port,)]
 
 
-def test_burst_ends_when_nothing_is_due_with_django_admin(start_process: StartProcess) -> None:
+def test_burst_ends_when_nothing_is_due_with_django_admin(start_process):
     chains.enqueue_many([jobs.write.item(0.01) for _ in range(40)])
     script = Path(sysconfig.get_path("scripts"), "django-admin")
     process = start_process("--processes", "2", "--burst", start=(str(script),))
@@ -200,9 +199,7 @@ def test_burst_ends_when_nothing_is_due_with_django_admin(start_process: StartPr
         (["--reload", "--burst"], "Use one of them"),
     ],
 )
-def test_invalid_options_are_reported_once(
-    arguments: list[str], message: str, registry: Registry, processors: Processors, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invalid_options_are_reported_once(arguments, message, registry, processors, monkeypatch):
     monkeypatch.setattr(Command, "_called_from_command_line", True)
     monkeypatch.setattr("django_jobchains.worker.supervised_process.Child.__init__", None)
     monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
@@ -212,7 +209,7 @@ def test_invalid_options_are_reported_once(
     assert message in str(caught.value)
 
 
-def test_health_port_in_use_is_refused(start_process: StartProcess) -> None:
+def test_health_port_in_use_is_refused(start_process):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -15,7 +15,7 @@ JOB_ID = uuid4()
     ("error", "reason"),
     [("", "another transaction has locked it, or a job that waits for it"), ("the database is gone", "the database")],
 )
-def test_outcome_that_cannot_be_stored_is_shown_with_the_reason(error: str, reason: str) -> None:
+def test_outcome_that_cannot_be_stored_is_shown_with_the_reason(error, reason):
     lines: list[str] = []
     TerminalSink(lines.append, no_style(), 1, "worker-1")(OutcomeDelayed("worker-1", JOB_ID, "shop.ship", 5.04, error))
     [line] = lines
@@ -24,7 +24,7 @@ def test_outcome_that_cannot_be_stored_is_shown_with_the_reason(error: str, reas
     assert reason in line
 
 
-def test_delayed_outcome_is_not_shown_with_verbosity_0() -> None:
+def test_delayed_outcome_is_not_shown_with_verbosity_0():
     lines: list[str] = []
     TerminalSink(lines.append, no_style(), 0, "worker-1")(OutcomeDelayed("worker-1", JOB_ID, "shop.ship", 5.0, ""))
     assert lines == []

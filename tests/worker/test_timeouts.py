@@ -2,24 +2,23 @@
 
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from django_jobchains import chains
 from django_jobchains.models import FailedAttempt, Job
-from django_jobchains.processors import JobType, Processors, RunningJob
+from django_jobchains.processors import RunningJob
 from django_jobchains.telemetry.events import AttemptAbandoned, AttemptEnded, AttemptStuck
 from tests.shop.models import Effect
 from tests.support.waiting import stays, until, until_completed
-from tests.support.workers import Events, StartWorker, time_out
+from tests.support.workers import time_out
 
 SOON = 0.1
 
 
 @pytest.fixture
-def gate() -> Iterator[threading.Event]:
+def gate():
     """An event that handlers wait for. It is set at the end of the test."""
     gate = threading.Event()
     yield gate
@@ -27,7 +26,7 @@ def gate() -> Iterator[threading.Event]:
 
 
 @pytest.fixture
-def _soon_stuck(settings: Any) -> None:
+def _soon_stuck(settings):
     """Give up attempts soon after they were asked to stop. Only for handlers that do not stop before."""
     settings.JOBCHAINS = {"STUCK_SECONDS": SOON}
 
@@ -36,7 +35,7 @@ soon_stuck = pytest.mark.usefixtures("_soon_stuck")
 
 
 @pytest.fixture
-def unresponsive(processors: Processors, gate: threading.Event) -> JobType[Any, Any]:
+def unresponsive(processors, gate):
     """A handler whose first attempt ignores its signal until the gate opens, and then tries to write.
 
     Later attempts complete. The test ends the timeout of the first attempt.
@@ -56,7 +55,7 @@ def unresponsive(processors: Processors, gate: threading.Event) -> JobType[Any, 
 
 
 @pytest.fixture
-def quiet(processors: Processors) -> JobType[Any, Any]:
+def quiet(processors):
     @processors.register("worker.quiet")
     def quiet(job: RunningJob[Any]) -> str:
         return "done"
@@ -68,7 +67,7 @@ def labels() -> set[str]:
     return set(Effect.objects.values_list("label", flat=True))
 
 
-def test_handler_that_checks_its_signal_is_retried(processors: Processors, start_worker: StartWorker) -> None:
+def test_handler_that_checks_its_signal_is_retried(processors, start_worker):
     @processors.register("worker.slow", timeout=SOON)
     def slow(job: RunningJob[Any]) -> str:
         if job.attempt == 1:
@@ -85,9 +84,7 @@ def test_handler_that_checks_its_signal_is_retried(processors: Processors, start
     assert chain.jobs.get().attempt == 2
 
 
-def test_handler_that_completes_after_its_timeout_is_completed(
-    processors: Processors, start_worker: StartWorker, events: Events
-) -> None:
+def test_handler_that_completes_after_its_timeout_is_completed(processors, start_worker, events):
     @processors.register("worker.slow", timeout=SOON)
     def slow(job: RunningJob[Any]) -> str:
         job.signal.wait(30)
@@ -100,7 +97,7 @@ def test_handler_that_completes_after_its_timeout_is_completed(
     assert not events.of(AttemptStuck)
 
 
-def test_time_counts_from_the_start_of_the_attempt(processors: Processors, start_worker: StartWorker) -> None:
+def test_time_counts_from_the_start_of_the_attempt(processors, start_worker):
     """It starts neither with the claim nor with an earlier attempt. The jobs are claimed together."""
     inside: list[float] = []
     ends: list[float] = []
@@ -119,7 +116,7 @@ def test_time_counts_from_the_start_of_the_attempt(processors: Processors, start
     assert all(before <= begun for before, begun in zip(inside, ends[1:], strict=False))
 
 
-def test_timeout_may_come_from_the_settings(processors: Processors, start_worker: StartWorker, settings: Any) -> None:
+def test_timeout_may_come_from_the_settings(processors, start_worker, settings):
     settings.JOBCHAINS = {"TIMEOUT_SECONDS": SOON}
 
     @processors.register("worker.slow")
@@ -139,9 +136,7 @@ def test_timeout_may_come_from_the_settings(processors: Processors, start_worker
 
 
 @soon_stuck
-def test_handler_that_does_not_stop_frees_its_job(
-    unresponsive: JobType[Any, Any], start_worker: StartWorker, events: Events, gate: threading.Event
-) -> None:
+def test_handler_that_does_not_stop_frees_its_job(unresponsive, start_worker, events, gate):
     chain = unresponsive.enqueue()
     time_out(start_worker(slots=1))
     until_completed(chain)
@@ -162,9 +157,7 @@ def test_handler_that_does_not_stop_frees_its_job(
 
 
 @soon_stuck
-def test_slot_of_a_stuck_handler_is_replaced(
-    unresponsive: JobType[Any, Any], quiet: JobType[Any, Any], start_worker: StartWorker
-) -> None:
+def test_slot_of_a_stuck_handler_is_replaced(unresponsive, quiet, start_worker):
     stuck = [unresponsive.enqueue() for _ in range(3)]
     worker = start_worker(slots=1)
     others = [quiet.enqueue() for _ in range(20)]
@@ -176,9 +169,8 @@ def test_slot_of_a_stuck_handler_is_replaced(
 
 
 def test_slots_are_replaced_up_to_a_limit_and_again_when_one_returns(
-    unresponsive: JobType[Any, Any], quiet: JobType[Any, Any], start_worker: StartWorker, events: Events,
-    settings: Any, processors: Processors,
-) -> None:  # fmt: skip
+    unresponsive, quiet, start_worker, events, settings, processors
+):
     settings.JOBCHAINS = {"STUCK_SECONDS": SOON, "MAX_STUCK_SLOTS": 1}
     release = threading.Event()
 
@@ -202,9 +194,7 @@ def test_slots_are_replaced_up_to_a_limit_and_again_when_one_returns(
 
 
 @pytest.mark.usefixtures("patient_stop")
-def test_worker_whose_slots_are_all_stuck_gives_up(
-    unresponsive: JobType[Any, Any], make_worker: StartWorker, settings: Any, gate: threading.Event
-) -> None:
+def test_worker_whose_slots_are_all_stuck_gives_up(unresponsive, make_worker, settings, gate):
     settings.JOBCHAINS = {"STUCK_SECONDS": SOON, "MAX_STUCK_SLOTS": 1}
     chains.enqueue_many([unresponsive.item() for _ in range(2)])
     worker = make_worker(slots=1)
@@ -221,9 +211,7 @@ def test_worker_whose_slots_are_all_stuck_gives_up(
 
 
 @soon_stuck
-def test_stuck_handler_inside_complete_keeps_its_job_and_loses_its_slot(
-    processors: Processors, quiet: JobType[Any, Any], start_worker: StartWorker, gate: threading.Event, events: Events
-) -> None:
+def test_stuck_handler_inside_complete_keeps_its_job_and_loses_its_slot(processors, quiet, start_worker, gate, events):
     @processors.register("worker.locking")
     def locking(job: RunningJob[Any]) -> str:
         with job.complete():
@@ -241,9 +229,7 @@ def test_stuck_handler_inside_complete_keeps_its_job_and_loses_its_slot(
 
 
 @soon_stuck
-def test_cancelled_handler_that_does_not_stop_is_still_cancelled(
-    processors: Processors, start_worker: StartWorker, gate: threading.Event
-) -> None:
+def test_cancelled_handler_that_does_not_stop_is_still_cancelled(processors, start_worker, gate):
     @processors.register("worker.ignores_cancellation")
     def ignores_cancellation(job: RunningJob[Any]) -> None:
         Effect.objects.create(job_id=job.id, label="started")
@@ -259,7 +245,7 @@ def test_cancelled_handler_that_does_not_stop_is_still_cancelled(
 
 
 @soon_stuck
-def test_stuck_handler_does_not_delay_the_end(unresponsive: JobType[Any, Any], start_worker: StartWorker) -> None:
+def test_stuck_handler_does_not_delay_the_end(unresponsive, start_worker):
     chain = unresponsive.enqueue()
     worker = start_worker(slots=1)
     time_out(worker)
@@ -271,7 +257,7 @@ def test_stuck_handler_does_not_delay_the_end(unresponsive: JobType[Any, Any], s
     assert worker.is_stuck
 
 
-def test_last_attempt_that_times_out_fails_the_job(processors: Processors, start_worker: StartWorker) -> None:
+def test_last_attempt_that_times_out_fails_the_job(processors, start_worker):
     @processors.register("worker.slow", timeout=SOON, max_attempts=1)
     def slow(job: RunningJob[Any]) -> None:
         job.signal.wait(30)
@@ -282,9 +268,7 @@ def test_last_attempt_that_times_out_fails_the_job(processors: Processors, start
     until(lambda: chain.refresh().status == "failed")
 
 
-def test_waiting_callback_does_not_delay_other_attempts(
-    processors: Processors, start_worker: StartWorker, gate: threading.Event
-) -> None:
+def test_waiting_callback_does_not_delay_other_attempts(processors, start_worker, gate):
     @processors.register("worker.waiting", timeout=SOON)
     def waiting(job: RunningJob[Any]) -> None:
         job.signal.on_abort(lambda: gate.wait(30))

@@ -10,10 +10,9 @@ from django.utils import timezone
 
 from django_jobchains import chains
 from django_jobchains.models import Job
-from django_jobchains.processors import JobType, Processors, RescheduleJob, RunningJob
+from django_jobchains.processors import JobType, RescheduleJob, RunningJob
 from tests.support.statements import Statements, statements_of_others
 from tests.support.waiting import until, until_completed
-from tests.support.workers import StartWorker
 
 #: The longest wait without a poll, whose interval is a minute.
 SOON = 15.0
@@ -22,7 +21,7 @@ MAX_IDLE_STATEMENTS = 40
 
 
 @pytest.fixture
-def quick(processors: Processors) -> JobType[Any, Any]:
+def quick(processors):
     return processors.register("worker.quick")(lambda job: None)
 
 
@@ -38,9 +37,7 @@ def count_for_a_second(statements: Statements) -> int:
 
 
 @pytest.mark.parametrize("delay", [0.05, 0.7])
-def test_idle_worker_starts_a_scheduled_job_when_it_is_due(
-    quick: JobType[Any, Any], start_worker: StartWorker, delay: float
-) -> None:
+def test_idle_worker_starts_a_scheduled_job_when_it_is_due(quick, start_worker, delay):
     start_worker()
     chain = quick.enqueue(delay=delay)
     until_completed(chain, delay + SOON)
@@ -50,9 +47,7 @@ def test_idle_worker_starts_a_scheduled_job_when_it_is_due(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("error", [RescheduleJob(delay=0), RescheduleJob(delay=0.3), ValueError("backs off")], ids=repr)
-def test_job_that_does_not_complete_runs_again_when_it_is_due(
-    processors: Processors, start_worker: StartWorker, error: Exception
-) -> None:
+def test_job_that_does_not_complete_runs_again_when_it_is_due(processors, start_worker, error):
     """This holds even if the worker queried during the attempt, and found no due time to wait for."""
 
     @processors.register("worker.again")
@@ -67,7 +62,7 @@ def test_job_that_does_not_complete_runs_again_when_it_is_due(
 
 
 @pytest.mark.slow
-def test_continuation_starts_at_once(processors: Processors, start_worker: StartWorker) -> None:
+def test_continuation_starts_at_once(processors, start_worker):
     @processors.register("worker.first")
     def first(job: RunningJob[str]) -> Any:
         job.signal.wait(0.7)
@@ -81,7 +76,7 @@ def test_continuation_starts_at_once(processors: Processors, start_worker: Start
     until(lambda: chain.refresh().status == "completed" and chain.jobs.count() == 3, 3 * 0.7 + SOON)
 
 
-def test_idle_worker_is_quiet(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
+def test_idle_worker_is_quiet(quick, start_worker):
     with statements_of_others() as statements:
         start_worker(slots=10)
         quick.enqueue()
@@ -90,7 +85,7 @@ def test_idle_worker_is_quiet(quick: JobType[Any, Any], start_worker: StartWorke
         until(lambda: count_for_a_second(statements) < MAX_IDLE_STATEMENTS / 4)
 
 
-def test_full_worker_with_a_backlog_is_quiet(processors: Processors, start_worker: StartWorker) -> None:
+def test_full_worker_with_a_backlog_is_quiet(processors, start_worker):
     gate = threading.Event()
     block: JobType[Any, Any] = processors.register("worker.block")(lambda job: gate.wait(30))
     chains.enqueue_many([block.item() for _ in range(50)])
@@ -103,7 +98,7 @@ def test_full_worker_with_a_backlog_is_quiet(processors: Processors, start_worke
             gate.set()
 
 
-def test_full_worker_takes_the_next_job_when_a_slot_is_free(processors: Processors, start_worker: StartWorker) -> None:
+def test_full_worker_takes_the_next_job_when_a_slot_is_free(processors, start_worker):
     @processors.register("worker.short")
     def short(job: RunningJob[None]) -> None:
         job.signal.wait(0.05)
@@ -115,7 +110,7 @@ def test_full_worker_takes_the_next_job_when_a_slot_is_free(processors: Processo
     assert time.monotonic() - started < 10 * 0.05 + SOON
 
 
-def test_slot_that_becomes_free_takes_the_next_job(processors: Processors, start_worker: StartWorker) -> None:
+def test_slot_that_becomes_free_takes_the_next_job(processors, start_worker):
     gate = threading.Event()
     block: JobType[Any, Any] = processors.register("worker.block")(lambda job: gate.wait(30))
     worker = start_worker(slots=1)
@@ -126,9 +121,7 @@ def test_slot_that_becomes_free_takes_the_next_job(processors: Processors, start
     until(lambda: completed() == 2, SOON)
 
 
-def test_slot_that_becomes_free_causes_no_query_if_others_were_free(
-    processors: Processors, start_worker: StartWorker
-) -> None:
+def test_slot_that_becomes_free_causes_no_query_if_others_were_free(processors, start_worker):
     gate = threading.Event()
     block: JobType[Any, Any] = processors.register("worker.block")(lambda job: gate.wait(30))
     worker = start_worker(slots=2)
@@ -140,9 +133,7 @@ def test_slot_that_becomes_free_causes_no_query_if_others_were_free(
 
 
 @pytest.mark.parametrize("is_committed_by_attempt", [True, False])
-def test_continuation_needs_no_notifier(
-    processors: Processors, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch, is_committed_by_attempt: bool
-) -> None:
+def test_continuation_needs_no_notifier(processors, start_worker, monkeypatch, is_committed_by_attempt):
     monkeypatch.setattr("django_jobchains.worker.job_ends.publish", lambda *args: None)
     monkeypatch.setattr("django_jobchains.notifications.sqlite.POLL_SECONDS", 60)
     gate = threading.Event()
@@ -163,7 +154,7 @@ def test_continuation_needs_no_notifier(
     until_completed(chain, SOON)
 
 
-def test_statements_per_job_do_not_depend_on_idle_slots(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
+def test_statements_per_job_do_not_depend_on_idle_slots(quick, start_worker):
     with statements_of_others() as statements:
         start_worker(slots=50)
         until(lambda: count_for_a_second(statements) < MAX_IDLE_STATEMENTS / 4)
@@ -175,7 +166,7 @@ def test_statements_per_job_do_not_depend_on_idle_slots(quick: JobType[Any, Any]
         assert statements.connections <= 10
 
 
-def test_many_jobs_need_few_statements_each(quick: JobType[Any, Any], make_worker: StartWorker) -> None:
+def test_many_jobs_need_few_statements_each(quick, make_worker):
     chains.enqueue_many([quick.item() for _ in range(1_000)])
     with statements_of_others() as statements:
         make_worker(slots=10).run_until_idle()
@@ -184,7 +175,7 @@ def test_many_jobs_need_few_statements_each(quick: JobType[Any, Any], make_worke
 
 
 @pytest.mark.postgresql
-def test_locked_due_job_does_not_cause_constant_queries(quick: JobType[Any, Any], start_worker: StartWorker) -> None:
+def test_locked_due_job_does_not_cause_constant_queries(quick, start_worker):
     locked, release = threading.Event(), threading.Event()
     chain = quick.enqueue(delay=0.3)
 

@@ -99,9 +99,9 @@ def test_every_kind_of_member_has_its_field(superuser, store, monkeypatch):
     json_fields = {name for name, found in fields.items() if "jobchains-json" in found.widget.attrs.get("class", "")}
     assert json_fields == {"address", "either", "anything", "tags"}
     types = {"on": "date", "at": "datetime-local", "of_day": "time", "is_urgent": "checkbox", "number": "number"}
-    assert {name: fields[name].widget.input_type for name in types} == types  # type: ignore[attr-defined]
-    assert [value for value, _ in fields["decision"].choices] == ["", '"approve"', '"reject"']  # type: ignore[attr-defined]
-    assert [value for value, _ in fields["kind"].choices] == ['"red"', '"blue"']  # type: ignore[attr-defined]
+    assert {name: fields[name].widget.input_type for name in types} == types
+    assert [value for value, _ in fields["decision"].choices] == ["", '"approve"', '"reject"']
+    assert [value for value, _ in fields["kind"].choices] == ['"red"', '"blue"']
     required = {name for name, found in fields.items() if found.required}
     assert required == {"decision", "colour", "price", "address", "on", "at", "of_day", "by", "either", "kind"}
 

@@ -44,7 +44,7 @@ def beat(store):
             "up_seconds": 120.0,
             "heartbeat_seconds": 10.0,
         }
-        store.workers.beat(Beat(id=worker, **{**defaults, **changes}))  # type: ignore[arg-type]
+        store.workers.beat(Beat(id=worker, **{**defaults, **changes}))
 
     return store_heartbeat
 

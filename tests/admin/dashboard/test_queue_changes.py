@@ -27,7 +27,7 @@ def queue_settings():
 
 
 def messages_of(reply):
-    return Page(reply.content.decode()).messages()  # type: ignore[attr-defined]
+    return Page(reply.content.decode()).messages()
 
 
 def form_of(page, queue, verb):
@@ -144,7 +144,7 @@ def test_each_change_of_a_queue_is_logged(
     operator, caplog, django_capture_on_commit_callbacks, verb, slots, message, verb_logged
 ):
     caplog.set_level(logging.INFO, "django_jobchains")
-    with django_capture_on_commit_callbacks(execute=True):  # type: ignore[attr-defined]
+    with django_capture_on_commit_callbacks(execute=True):
         change(operator, verb, "mail", slots=slots)
     entry = LogEntry.objects.get()
     assert (entry.object_id, entry.object_repr, entry.change_message) == ("mail", "mail", message)

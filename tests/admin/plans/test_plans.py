@@ -135,7 +135,7 @@ def test_each_existing_type_and_queue_takes_one_index_probe(places):
         names = read(1_000)
         assert names == sorted(Job.objects.values_list(column, flat=True).distinct())
         assert read(3) == names[:3]
-        found = reading_of(lambda read=read: read(1_000))  # type: ignore[misc]
+        found = reading_of(lambda read=read: read(1_000))
         assert found.rows <= 20 * len(names), found.plan
 
 

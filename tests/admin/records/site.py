@@ -8,7 +8,7 @@ from django_jobchains.models import Chain, Job
 from tests.records.models import Export, Letter, Upload
 
 
-class UploadAdmin(JobRecordAdmin, admin.ModelAdmin):  # type: ignore[type-arg]
+class UploadAdmin(JobRecordAdmin, admin.ModelAdmin):
     list_filter = (*JobRecordAdmin.list_filter, "repository")
     actions = ("touch",)
 
@@ -17,26 +17,26 @@ class UploadAdmin(JobRecordAdmin, admin.ModelAdmin):  # type: ignore[type-arg]
         raise NotImplementedError
 
 
-class ExportAdmin(JobRecordAdmin, admin.ModelAdmin):  # type: ignore[type-arg]
+class ExportAdmin(JobRecordAdmin, admin.ModelAdmin):
     """Hides rows by its queryset and by permission."""
 
-    def get_queryset(self, request):  # type: ignore[no-untyped-def]
+    def get_queryset(self, request):
         return super().get_queryset(request).exclude(name="excluded")
 
-    def has_view_permission(self, request, obj=None):  # type: ignore[no-untyped-def]
+    def has_view_permission(self, request, obj=None):
         return super().has_view_permission(request, obj) and (obj is None or obj.name != "hidden")
 
-    def has_cancel_permission(self, request, obj=None):  # type: ignore[no-untyped-def]
+    def has_cancel_permission(self, request, obj=None):
         return super().has_cancel_permission(request, obj) and (obj is None or obj.name != "precious")
 
 
-class LetterAdmin(JobRecordAdmin, admin.ModelAdmin):  # type: ignore[type-arg]
+class LetterAdmin(JobRecordAdmin, admin.ModelAdmin):
     fieldsets = ((None, {"fields": ("code", ("status", "error"), "logs", "host")}),)
     readonly_fields = ("code",)
 
 
 class Site(admin.AdminSite):
-    def check(self, app_configs):  # type: ignore[no-untyped-def]
+    def check(self, app_configs):
         """Return no problems: only tests register the record workers of these models."""
         return []
 

@@ -274,7 +274,7 @@ def test_the_number_of_queries_does_not_depend_on_the_number_of_rows(superuser, 
 
 
 def test_a_model_without_a_handler_is_a_system_check_error(processors):
-    class Unhandled(JobRecordAdmin, admin.ModelAdmin):  # type: ignore[type-arg]
+    class Unhandled(JobRecordAdmin, admin.ModelAdmin):
         pass
 
     model_admin: Any = Unhandled(Repository, site)

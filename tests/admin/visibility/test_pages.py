@@ -117,7 +117,7 @@ def test_the_same_pages_show_visible_rows(superuser, world):
 #: Addresses that contain the id of a hidden row. The responses must be the same as for a missing row.
 NAMED: dict[str, Callable[[str], str]] = {
     **{
-        f"{model}: {name}": lambda id_, model=model, name=name: _page(model, id_, name)  # type: ignore[arg-type]
+        f"{model}: {name}": lambda id_, model=model, name=name: _page(model, id_, name)
         for model in ("chain", "job")
         for name in ("change", "history", *(VERBS if model == "chain" else VERBS[:-1]))
     },

@@ -63,7 +63,7 @@ class RecordModel:
         return record, dequeued.key
 
     def end(self, key: RecordKey, end: str, **values: Any) -> dict[RecordKey, str]:
-        return self.store.records.end(self.table, [RecordEnd(*key, end, **values)])  # type: ignore[arg-type]
+        return self.store.records.end(self.table, [RecordEnd(*key, end, **values)])
 
     def stalled(self, held: Sequence[Any] = ()) -> list[RecordKey]:
         return self.store.record_operations.stalled(self.table, 10, stalled_seconds=30, held=held)

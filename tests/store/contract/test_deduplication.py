@@ -68,8 +68,8 @@ def test_existing_chain_is_not_changed(scope):
     start(1, scope=scope)
     before = Job.objects.values().get()
     options = {"delay": 60, "priority": 9, "queue": "other", "max_attempts": 1}
-    deduplicate = Deduplicate(KEY, scope, **SCOPES[scope])  # type: ignore[arg-type]
-    ship.enqueue(2, deduplicate=deduplicate, **options)  # type: ignore[arg-type]
+    deduplicate = Deduplicate(KEY, scope, **SCOPES[scope])
+    ship.enqueue(2, deduplicate=deduplicate, **options)
     assert Job.objects.values().get() == before
 
 

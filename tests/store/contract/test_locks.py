@@ -110,7 +110,7 @@ def test_a_lost_lease_is_not_prolonged_by_a_stale_attempt(store):
 def test_the_outcome_of_a_locked_job_is_stored_and_applied_when_it_is_free(store, ending):
     job = running_job(store)
     holder = holding(lambda store: store.attempts.lock(job.id))
-    elsewhere(lambda store: store.deferred.defer([EndedAttempt(ending, DEFERRED[ending](job))]))  # type: ignore[arg-type]
+    elsewhere(lambda store: store.deferred.defer([EndedAttempt(ending, DEFERRED[ending](job))]))
     elsewhere(lambda store: store.deferred.apply(10, 0, Effects()))
     let_leases_end(store)
     holder.go_on()

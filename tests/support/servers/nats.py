@@ -110,7 +110,7 @@ def started_servers(folder: Path) -> Iterator[StartServer]:
     def start(**options: object) -> NatsServer:
         own = folder / f"nats-{len(started)}"
         own.mkdir()
-        started.append(NatsServer(own, **options))  # type: ignore[arg-type]
+        started.append(NatsServer(own, **options))
         return started[-1]
 
     try:
@@ -121,20 +121,20 @@ def started_servers(folder: Path) -> Iterator[StartServer]:
 
 
 @pytest.fixture
-def start_server(tmp_path: Path) -> Iterator[StartServer]:
+def start_server(tmp_path):
     with started_servers(tmp_path) as start:
         yield start
 
 
 @pytest.fixture(scope="module")
-def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+def nats_server(tmp_path_factory):
     """A server for tests that do not stop it."""
     with started_servers(tmp_path_factory.mktemp("nats")) as start:
         yield start()
 
 
 @pytest.fixture(scope="module")
-def core_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+def core_server(tmp_path_factory):
     """A server without JetStream."""
     with started_servers(tmp_path_factory.mktemp("nats-core")) as start:
         yield start(jetstream=False)

@@ -4,7 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
@@ -98,7 +98,7 @@ def running(*servers: RedisServer) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def _shared_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+def _shared_redis(tmp_path_factory):
     server = RedisServer(tmp_path_factory.mktemp("redis"))
     with running():
         yield server
@@ -106,7 +106,7 @@ def _shared_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisSer
 
 
 @pytest.fixture
-def redis_server(_shared_redis: RedisServer) -> RedisServer:
+def redis_server(_shared_redis):
     """Start the server if it does not run, and empty it."""
     _shared_redis.thaw() if _shared_redis.is_running else _shared_redis.start()
     with _shared_redis.admin as client:
@@ -119,7 +119,7 @@ def cache_of(url: str, **options: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def use_redis(settings: Any) -> Callable[..., None]:
+def use_redis(settings):
     """Set the cache and the notifier of the project. ``notifier``: options of the notifier."""
 
     def use(url: str, notifier: dict[str, Any] | None = None, **options: Any) -> None:
