@@ -1,0 +1,149 @@
+"""The package stays small enough to know: docs/decisions/0050-size-of-the-package.md.
+
+A line of code is one with a token that is neither a comment nor part of a docstring.
+"""
+
+import ast
+import io
+import re
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import django_jobchains
+
+PACKAGE = Path(django_jobchains.__file__).parent
+FILES = sorted(PACKAGE.rglob("*.py"))
+#: Lines of code of each entry at the root of the package. An entry may exceed its budget by a twentieth. A change that
+#: makes one smaller lowers its budget.
+BUDGETS = {
+    "worker": 5540,
+    "store": 4310,
+    "admin": 3610,
+    "cli": 1770,
+    "telemetry": 1760,
+    "children": 1750,
+    "attempts": 1460,
+    "notifications": 1420,
+    "declare": 1190,
+    "testing": 1030,
+    "records": 930,
+    "chains": 670,
+    "models": 650,
+    "handlers": 560,
+    "monitoring": 540,
+    "db": 540,
+    "text": 500,
+    "migrations": 470,
+    "payloads": 440,
+    "management": 400,
+    "middleware": 350,
+    "waiting": 320,
+    "exceptions": 230,
+    "conf": 190,
+    "payload_codecs": 160,
+    "values": 120,
+    "isolation": 120,
+    "contrib": 90,
+    "wakeups": 80,
+    "context": 70,
+    "statuses": 60,
+    "queues": 50,
+    "pools": 50,
+    "templatetags": 40,
+    "__init__": 40,
+    "processors": 40,
+    "apps": 30,
+    "pytest_plugin": 20,
+}
+MAX_CODE = 31_500
+MAX_LINES = 44_700
+MAX_FILES = 270
+MAX_LINES_OF_A_FILE = 700
+#: The number of private functions of up to three lines that only one function calls.
+MAX_SHORT_FUNCTIONS = 140
+IGNORED_TOKENS = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+
+
+def test_no_entry_exceeds_its_budget() -> None:
+    code = Counter[str]()
+    for path in FILES:
+        code[path.relative_to(PACKAGE).parts[0].removesuffix(".py")] += code_lines(path)
+    assert code.keys() == BUDGETS.keys()
+    assert not {name: lines for name, lines in code.items() if lines > BUDGETS[name] * 1.05}
+
+
+def test_the_package_is_small() -> None:
+    assert sum(map(code_lines, FILES)) <= MAX_CODE
+    assert sum(len(path.read_text().splitlines()) for path in FILES) <= MAX_LINES
+    assert len(FILES) <= MAX_FILES
+    assert not [path for path in FILES if len(path.read_text().splitlines()) > MAX_LINES_OF_A_FILE]
+
+
+def test_few_short_functions_have_one_caller() -> None:
+    """Reading such a function is a jump that explains nothing, unless its name says what its body does not."""
+    calls = Counter[str]()
+    for path in FILES:
+        calls.update(re.findall(r"\b_\w+", path.read_text()))
+    short = [name for path in FILES for name in short_private_functions(tree(path)) if calls[name] == 2]
+    assert len(short) <= MAX_SHORT_FUNCTIONS
+
+
+def test_no_modules_import_each_other() -> None:
+    """Not even for type checkers: two modules that need each other's types are one.
+
+    The package's own ``__init__`` names what it imports at the first use.
+    """
+    graph = {module(path): set(imports(path)) for path in FILES if path != PACKAGE / "__init__.py"}
+    TopologicalSorter(graph).prepare()
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def code_lines(path: Path) -> int:
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    docstrings = [
+        node.body[0] for node in ast.walk(tree(path)) if isinstance(node, documented) and ast.get_docstring(node)
+    ]
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
+        if token.type not in IGNORED_TOKENS:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for docstring in docstrings:
+        lines.difference_update(range(docstring.lineno, (docstring.end_lineno or 0) + 1))
+    return len(lines)
+
+
+def short_private_functions(node: ast.AST) -> Iterator[str]:
+    for each in ast.walk(node):
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and re.match(r"_[^_]", each.name):
+            body = each.body[1:] if ast.get_docstring(each) else each.body
+            if not each.decorator_list and body and (body[-1].end_lineno or 0) - body[0].lineno < 3:
+                yield each.name
+
+
+def module(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Yield the modules of the package that a file imports at its top, also only for type checkers."""
+    names = {module(each) for each in FILES}
+    for node in top_level(tree(path).body):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module in names:
+            submodules = {f"{node.module}.{alias.name}" for alias in node.names} & names
+            yield from submodules or {node.module}
+
+
+def top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    for node in body:
+        yield node
+        if isinstance(node, ast.If):
+            yield from top_level(node.body)
