@@ -70,9 +70,9 @@ def test_the_duration_of_an_attempt_in_a_child_process(processors, registry, sta
     isolation = Isolation("process", grace_seconds=0.1)
     types = [
         processors.register(f"isolation.{name}", isolation=isolation, max_attempts=1)(lambda job: None)
-        for name in ("double", "always_dies", "hangs_for_ever")
+        for name in ("count_down", "always_dies", "hangs_for_ever")
     ]
-    done, died, killed = (job_type.enqueue(2) for job_type in types)
+    done, died, killed = (job_type.enqueue(0) for job_type in types)
     start_worker(slots=3)
     until(lambda: killed.refresh().status == "running")
     start_a_minute_earlier(killed.id)
