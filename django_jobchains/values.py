@@ -94,9 +94,9 @@ class Duration(Value[float]):
         return seconds
 
 
-#: For retention, of which the thousand years are no limit.
+#: For retention, which may be longer than a thousand years.
 LONG_DURATION = Duration(most=timedelta.max.total_seconds())
-#: For waits: a negative duration has passed, and a very long one is no limit.
+#: For waits: a negative duration is already over, and a duration of any length is accepted.
 ANY_DURATION = Duration(least=-math.inf, most=math.inf)
 
 
