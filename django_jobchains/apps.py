@@ -17,15 +17,15 @@ class JobchainsConfig(AppConfig):
     registry: "Registry"
 
     def ready(self) -> None:
-        from django_jobchains import payload_codecs
         from django_jobchains.declare import checks  # noqa: F401 - registers the checks
         from django_jobchains.declare.registry import Registry
         from django_jobchains.models.chain_view import create_if_missing
         from django_jobchains.monitoring.facts import measurements
+        from django_jobchains.payloads import codecs
         from django_jobchains.records import checks as record_checks  # noqa: F401
         from django_jobchains.telemetry import codec_failed, probes
 
-        probes.measure, payload_codecs.on_failure = measurements, codec_failed
+        probes.measure, codecs.on_failure = measurements, codec_failed
         self.registry = Registry()
         self.registry.autodiscover()
         post_migrate.connect(create_if_missing, sender=self)

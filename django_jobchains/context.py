@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from django_jobchains.conf import get_settings
 from django_jobchains.exceptions import InvalidContext
-from django_jobchains.payload_codecs import decode_json
+from django_jobchains.payloads.codecs import decode_json
 from django_jobchains.payloads.strict_json import decode, encode
 
 __all__ = ("bound", "current")

@@ -4,7 +4,7 @@ import signal
 import pytest
 from django.db import connection
 
-from django_jobchains import waiting
+from django_jobchains.notifications import waiting
 from tests.support.databases import TEMPLATE, copied_database
 
 #: ``make browser`` runs this separate suite, in processes without Django.

@@ -20,7 +20,7 @@ from django.utils.translation import gettext, ngettext
 
 from django_jobchains.db.times import Times
 from django_jobchains.exceptions import InvalidPayload
-from django_jobchains.payload_codecs import Unreadable, decode_json
+from django_jobchains.payloads.codecs import Unreadable, decode_json
 from django_jobchains.payloads.strict_json import decode
 from django_jobchains.text.humanize import ago, number
 from django_jobchains.text.redaction import redacted, redacted_text

@@ -24,7 +24,7 @@ from django_jobchains.declare.policies import (
     resolve,
 )
 from django_jobchains.exceptions import FailJob, HandlerStuck, InvalidPayload, JobAborted, RescheduleJob
-from django_jobchains.payload_codecs import unmarked
+from django_jobchains.payloads.codecs import unmarked
 from django_jobchains.store.errors import is_serialization_conflict
 from django_jobchains.store.rows import ClaimedJob, Effects, FailedTry, FailureKind, FinishedJob
 from django_jobchains.text.errors import clean, describe, log_error, log_text, traceback_of, without_variables

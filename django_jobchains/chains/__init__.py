@@ -48,6 +48,8 @@ from django_jobchains.exceptions import (
     TransactionRequired,
 )
 from django_jobchains.models import Chain, Job
+from django_jobchains.notifications.waiting import await_chain, wait
+from django_jobchains.notifications.wakeups import announced, report_after_commit
 from django_jobchains.store import Store, get_store
 from django_jobchains.store.deduplication import Deduplicate
 from django_jobchains.telemetry import observes
@@ -60,8 +62,6 @@ from django_jobchains.telemetry.events import (
     JobTriggered,
 )
 from django_jobchains.values import FLAG
-from django_jobchains.waiting import await_chain, wait
-from django_jobchains.wakeups import announced, report_after_commit
 
 __all__ = (
     "AsyncCurrentJob",

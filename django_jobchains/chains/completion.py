@@ -17,6 +17,7 @@ from django_jobchains.declare.registry import get_registry
 from django_jobchains.exceptions import InvalidOutput, JobTypeMismatch
 from django_jobchains.handlers.running_job import ContinuationOptions
 from django_jobchains.models import Chain, Job
+from django_jobchains.notifications.wakeups import announced, report_after_commit, report_created
 from django_jobchains.payloads.types import output_codec
 from django_jobchains.store import Store, get_store
 from django_jobchains.store.last_jobs import LastJob
@@ -24,7 +25,6 @@ from django_jobchains.store.rows import Effects, NewJob
 from django_jobchains.telemetry import observes
 from django_jobchains.telemetry.events import CompletedWithoutWorker
 from django_jobchains.telemetry.tracing import active, start_completion, start_sending
-from django_jobchains.wakeups import announced, report_after_commit, report_created
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar

@@ -25,7 +25,7 @@ from django.db import ProgrammingError
 from django.utils import timezone
 
 from django_jobchains.db.times import Times
-from django_jobchains.payload_codecs import Unreadable
+from django_jobchains.payloads.codecs import Unreadable
 from django_jobchains.text import errors
 from django_jobchains.text.errors import printable
 from django_jobchains.text.humanize import ago, number

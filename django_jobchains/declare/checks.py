@@ -22,7 +22,7 @@ from django_jobchains.isolation import Isolation
 from django_jobchains.middleware.required import required_middleware
 from django_jobchains.models.chain_view import bypasses_row_security, supports_invoker
 from django_jobchains.notifications import get_notifier
-from django_jobchains.payload_codecs import get_codec
+from django_jobchains.payloads.codecs import get_codec
 from django_jobchains.store import get_store
 
 #: How many connections a worker uses in addition to one for each slot.

@@ -39,7 +39,8 @@ from django_jobchains.handlers.functions import plain_function
 from django_jobchains.handlers.running_job import ContinuationOptions, RunningJob
 from django_jobchains.middleware.hooks import Middleware
 from django_jobchains.models import Chain
-from django_jobchains.payload_codecs import ENCODED_JSON, decode_json
+from django_jobchains.notifications.wakeups import publish, report_created
+from django_jobchains.payloads.codecs import ENCODED_JSON, decode_json
 from django_jobchains.payloads.strict_json import decode
 from django_jobchains.payloads.types import (
     NOT_ABOUT_THE_VALUE,
@@ -59,7 +60,6 @@ from django_jobchains.telemetry.events import ChainCreated, JobCreated
 from django_jobchains.telemetry.tracing import start_sending
 from django_jobchains.text.errors import describe
 from django_jobchains.values import ATTEMPTS_LIMIT, FLAG, MAX_ATTEMPTS, PRIORITY, QUEUE, TYPE_NAME, Choice
-from django_jobchains.wakeups import publish, report_created
 
 #: Faster than ``json.loads``, which looks for whitespace on both sides.
 _read = json.JSONDecoder().raw_decode

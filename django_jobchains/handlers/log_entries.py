@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from django_jobchains.models import PROGRESS_TEXT_LENGTH, LogLine
-from django_jobchains.payload_codecs import unmarked
+from django_jobchains.payloads.codecs import unmarked
 from django_jobchains.payloads.strict_json import write_json
 from django_jobchains.text.errors import clean
 

@@ -21,7 +21,7 @@ from django_jobchains.handlers.log_entries import (
     level_number,
 )
 from django_jobchains.models import Chain
-from django_jobchains.payload_codecs import decode_text
+from django_jobchains.payloads.codecs import decode_text
 from django_jobchains.payloads.types import HasTypes
 from django_jobchains.store.rows import ClaimedJob, NewJob
 

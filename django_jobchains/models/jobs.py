@@ -18,12 +18,12 @@ from django_jobchains.db.times import Times
 from django_jobchains.exceptions import ChainNotFound, InvalidOutput
 from django_jobchains.models.chain_view import NAME
 from django_jobchains.models.payload_fields import PayloadField, PayloadTextField
-from django_jobchains.payload_codecs import Unreadable
+from django_jobchains.notifications.waiting import await_chain, wait
+from django_jobchains.payloads.codecs import Unreadable
 from django_jobchains.payloads.types import OutputT_co, output_codec
 from django_jobchains.statuses import OPEN, Status
 from django_jobchains.store.deduplication import KEY_LENGTH
 from django_jobchains.values import ATTEMPTS_LIMIT, QUEUE, TYPE_NAME
-from django_jobchains.waiting import await_chain, wait
 
 TYPE_NAME_LENGTH, QUEUE_LENGTH = TYPE_NAME.length, QUEUE.length
 #: The number of ids in one statement. SQLite allows 32,766 parameters.

@@ -14,7 +14,7 @@ from django.db.models import Case, F, Value, When
 from django.db.models.functions import Left
 from django.db.models.lookups import Exact
 
-from django_jobchains.payload_codecs import (
+from django_jobchains.payloads.codecs import (
     ENCODED,
     Unreadable,
     UnreadableText,

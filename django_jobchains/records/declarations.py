@@ -12,7 +12,7 @@ from django.db.models.expressions import RawSQL
 
 from django_jobchains.conf import get_settings
 from django_jobchains.isolation import Isolation
-from django_jobchains.payload_codecs import decode_text, decoded_value
+from django_jobchains.payloads.codecs import decode_text, decoded_value
 from django_jobchains.records.processor import RecordProcessor, hooks_of, is_async
 from django_jobchains.records.saving import extend_save
 from django_jobchains.store.record_tables import COLUMNS, IdsSelect, RecordIds, RecordTable

@@ -8,7 +8,7 @@ from uuid import UUID
 from django.db import OperationalError
 
 from django_jobchains.exceptions import JobLocked
-from django_jobchains.payload_codecs import encode_json, encode_text, get_codec
+from django_jobchains.payloads.codecs import encode_json, encode_text, get_codec
 from django_jobchains.statuses import FINAL
 from django_jobchains.store.blockers import Blockers
 from django_jobchains.store.database import Database, Part, ids_json, rows_json, statement

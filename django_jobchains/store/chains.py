@@ -16,7 +16,7 @@ from django_jobchains.exceptions import (
     JobNotCompletable,
     JobNotRunnable,
 )
-from django_jobchains.payload_codecs import encode_json
+from django_jobchains.payloads.codecs import encode_json
 from django_jobchains.statuses import FINAL
 from django_jobchains.store.blockers import Blockers
 from django_jobchains.store.database import Database, Part, ids_json, statement

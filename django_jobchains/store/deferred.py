@@ -10,7 +10,7 @@ from functools import partial
 from logging import getLogger
 from typing import Any
 
-from django_jobchains.payload_codecs import encode_payloads, encode_text
+from django_jobchains.payloads.codecs import encode_payloads, encode_text
 from django_jobchains.store.attempts import Attempts
 from django_jobchains.store.chains import Chains
 from django_jobchains.store.database import Database, Part

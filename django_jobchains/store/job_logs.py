@@ -9,7 +9,7 @@ import time
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from django_jobchains.payload_codecs import encode_json, encode_text
+from django_jobchains.payloads.codecs import encode_json, encode_text
 from django_jobchains.store.database import Part, ids_json, statement
 from django_jobchains.store.errors import retried
 from django_jobchains.store.rows import AttemptKey, LogEntries

@@ -9,7 +9,7 @@ from uuid import UUID
 from django.db import IntegrityError
 
 from django_jobchains.exceptions import DuplicateJobId
-from django_jobchains.payload_codecs import encode_payloads, get_codec
+from django_jobchains.payloads.codecs import encode_payloads, get_codec
 from django_jobchains.store.blockers import Blockers
 from django_jobchains.store.database import Database, Part, statement, statements
 from django_jobchains.store.errors import retried, retried_at_read_committed

@@ -11,7 +11,7 @@ from django.apps import apps
 
 from django_jobchains.db.ids import new_id
 from django_jobchains.exceptions import InvalidPayload
-from django_jobchains.payload_codecs import NOT_STORED, decode_json, decode_text, encode_json
+from django_jobchains.payloads.codecs import NOT_STORED, decode_json, decode_text, encode_json
 from django_jobchains.payloads.strict_json import decode, encode
 from django_jobchains.store.database import Part, ids_json, statement
 from django_jobchains.store.rows import Effects

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from django.db import OperationalError
 
 from django_jobchains.exceptions import JobchainsError, JobLocked
-from django_jobchains.payload_codecs import encode_json, encode_text
+from django_jobchains.payloads.codecs import encode_json, encode_text
 from django_jobchains.store.database import one_line, rows_json, statements
 from django_jobchains.store.errors import is_lock_timeout, retried, retried_at_read_committed
 from django_jobchains.store.record_tables import (

@@ -1,6 +1,6 @@
 """The arguments and results of the store. Payloads are JSON texts; times are aware.
 
-The store encodes the payloads that it writes (see ``payload_codecs``), except those that are encoded already. It
+The store encodes the payloads that it writes (see ``payloads.codecs``), except those that are encoded already. It
 returns payloads as they are stored, so that a payload that cannot be decoded raises an error where it is used.
 """
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-from django_jobchains.payload_codecs import ENCODED, decode_text
+from django_jobchains.payloads.codecs import ENCODED, decode_text
 from django_jobchains.store.database import Part, statement, statements
 from django_jobchains.store.errors import retried
 from django_jobchains.text.errors import first_line

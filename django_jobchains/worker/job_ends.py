@@ -12,11 +12,11 @@ from uuid import UUID
 from django.db import Error
 
 from django_jobchains.attempts.outcome import Outcome, OutcomeKind
+from django_jobchains.notifications.wakeups import publish, report_created
 from django_jobchains.store.rows import AttemptKey, Effects, EndedAttempt
 from django_jobchains.telemetry import measured, observes, report
 from django_jobchains.telemetry.events import AttemptAbandoned, AttemptEnded, ChainEnded, OutcomeDelayed
 from django_jobchains.text.errors import log_error
-from django_jobchains.wakeups import publish, report_created
 from django_jobchains.worker.context import WorkerContext
 from django_jobchains.worker.end_writer import TAKEN, Sink
 

@@ -12,12 +12,12 @@ from uuid import UUID
 
 from django_jobchains.attempts.outcome import backoff_seconds
 from django_jobchains.declare.policies import Backoff, BackoffFunction, default_backoff, resolve
+from django_jobchains.notifications.wakeups import announced
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.store.leases import CrashBackoff
 from django_jobchains.store.record_tables import RecordKey, RecordTable, StalledRecord
 from django_jobchains.telemetry import measured, report
 from django_jobchains.telemetry.events import JobReaped, RecordCancelled, RecordReset
-from django_jobchains.wakeups import announced
 from django_jobchains.worker.context import WorkerContext
 from django_jobchains.worker.failure_log import RecordFailures
 from django_jobchains.worker.held_leases import locked_seconds

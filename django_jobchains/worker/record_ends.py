@@ -7,7 +7,7 @@ from typing import Any
 
 from django_jobchains.attempts.record_attempt import EndedRecord
 from django_jobchains.notifications.base import WarningThrottle
-from django_jobchains.payload_codecs import encode_text
+from django_jobchains.payloads.codecs import encode_text
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.store.errors import is_statement_invalid
 from django_jobchains.store.record_tables import RecordEnd

@@ -8,11 +8,11 @@ from logging import getLogger
 
 from django.db import OperationalError
 
+from django_jobchains.notifications.wakeups import announced
 from django_jobchains.store import Store
 from django_jobchains.store.errors import blames_statement, is_database_away
 from django_jobchains.store.rows import AttemptKey, EndedAttempt
 from django_jobchains.text.errors import log_error
-from django_jobchains.wakeups import announced
 from django_jobchains.worker.claim_loop import keys_of
 from django_jobchains.worker.components import Components
 from django_jobchains.worker.job_ends import ended_attempts

@@ -2,9 +2,9 @@
 
 from uuid import UUID
 
+from django_jobchains.notifications.wakeups import announced
 from django_jobchains.telemetry import measured, report
 from django_jobchains.telemetry.events import BlockedJobsSwept
-from django_jobchains.wakeups import announced
 from django_jobchains.worker.context import WorkerContext
 from django_jobchains.worker.heartbeat import Heartbeat
 from django_jobchains.worker.maintenance import PeriodicTask

@@ -11,7 +11,7 @@ from django.core.management import CommandError, call_command
 ROOT = Path(__file__).parents[2]
 
 CODECS = """
-from django_jobchains.payload_codecs import PayloadCodec
+from django_jobchains.payloads.codecs import PayloadCodec
 from django_jobchains.testing.contracts import PayloadCodecContract
 
 

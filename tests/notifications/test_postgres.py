@@ -13,9 +13,9 @@ from django_jobchains.models import Job
 from django_jobchains.notifications import EVERY, KINDS, chain_finished, decode, get_notifier, job_scheduled
 from django_jobchains.notifications.hints import RESYNC_HINTS
 from django_jobchains.notifications.postgres import PostgresNotifier
+from django_jobchains.notifications.waiting import get_watcher
 from django_jobchains.processors import JobType
 from django_jobchains.testing.contracts import ReceivedHints
-from django_jobchains.waiting import get_watcher
 from tests.support.statements import statements_of_others
 from tests.support.waiting import stays, until, until_completed
 from tests.support.worker_app import jobs

@@ -22,7 +22,7 @@ CANARY = "canary4711"
 
 def fernet(*keys: str) -> dict[str, Any]:
     """``JOBCHAINS`` with the Fernet codec."""
-    backend = "django_jobchains.payload_codecs.fernet.FernetCodec"
+    backend = "django_jobchains.payloads.fernet.FernetCodec"
     return {**WITHOUT_WAKE_UPS, "PAYLOAD_CODEC": {"BACKEND": backend, "OPTIONS": {"keys": list(keys)}}}
 
 

@@ -7,7 +7,7 @@ from django.test import override_settings
 
 from django_jobchains import chains
 from django_jobchains.models import FailedAttempt, Job
-from django_jobchains.payload_codecs import NOT_STORED, Unreadable, encode_text
+from django_jobchains.payloads.codecs import NOT_STORED, Unreadable, encode_text
 from django_jobchains.processors import RunningJob
 from django_jobchains.telemetry import Event, add_sink, remove_sink
 from django_jobchains.telemetry.events import CodecFailed

@@ -8,8 +8,8 @@ from cryptography.fernet import InvalidToken
 from django.core.checks import run_checks
 from django.test import override_settings
 
-from django_jobchains.payload_codecs import PayloadCodec
-from django_jobchains.payload_codecs.fernet import FernetCodec
+from django_jobchains.payloads.codecs import PayloadCodec
+from django_jobchains.payloads.fernet import FernetCodec
 from django_jobchains.testing.contracts import PayloadCodecContract
 from tests.payload_codecs.conftest import NEW_KEY, OLD_KEY, fernet
 
@@ -46,7 +46,7 @@ def test_a_text_that_was_changed_is_refused():
     ("setting", "problem"),
     [
         ({"OPTIONS": {}}, "must be {'BACKEND': dotted path"),
-        ("django_jobchains.payload_codecs.fernet.FernetCodec", "must be {'BACKEND': dotted path"),
+        ("django_jobchains.payloads.fernet.FernetCodec", "must be {'BACKEND': dotted path"),
         ({"BACKEND": "no.such.Codec"}, "no.such.Codec cannot be used: ModuleNotFoundError: No module"),
         ({**fernet()["PAYLOAD_CODEC"], "OPTIONS": {}}, "missing 1 required positional argument: 'keys'"),
         (fernet()["PAYLOAD_CODEC"], "a list with at least one Fernet key"),

@@ -12,7 +12,7 @@ from django.urls import reverse
 
 from django_jobchains import records
 from django_jobchains.models import DeferredWrite
-from django_jobchains.payload_codecs import ENCODED, Unreadable, decode_text
+from django_jobchains.payloads.codecs import ENCODED, Unreadable, decode_text
 from django_jobchains.records import PayloadField, PayloadTextField, RecordRun
 from django_jobchains.records.checks import check_records
 from django_jobchains.store import get_store

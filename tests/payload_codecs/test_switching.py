@@ -8,7 +8,7 @@ from django.core.exceptions import FieldError
 from django_jobchains import chains
 from django_jobchains.exceptions import InvalidInput
 from django_jobchains.models import FailedAttempt, Job, JobProgress, LogLine
-from django_jobchains.payload_codecs import ENCODED
+from django_jobchains.payloads.codecs import ENCODED
 from django_jobchains.processors import RescheduleJob, RunningJob
 from django_jobchains.testing import run_due_jobs
 from django_jobchains.testing.contracts.payload_codecs import JSON_VALUES

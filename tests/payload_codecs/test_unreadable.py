@@ -11,7 +11,7 @@ from django_jobchains import chains, context
 from django_jobchains.declare.policies import Backoff
 from django_jobchains.exceptions import ChainFailed, InvalidOutput
 from django_jobchains.models import FailedAttempt, Job, LogLine
-from django_jobchains.payload_codecs import ENCODED, Unreadable
+from django_jobchains.payloads.codecs import ENCODED, Unreadable
 from django_jobchains.processors import Batch, FailedJob, FailJob, RunningJob
 from django_jobchains.store.rows import Effects, EndedAttempt
 from django_jobchains.testing import run_due_jobs

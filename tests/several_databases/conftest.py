@@ -7,7 +7,8 @@ from django.core.management import call_command
 from django.db import connection, connections
 from django.db.utils import ConnectionHandler
 
-from django_jobchains import notifications, store, waiting
+from django_jobchains import notifications, store
+from django_jobchains.notifications import waiting
 from tests.settings import DATABASE_NAME, sqlite
 from tests.support.databases import migrate
 from tests.support.tracing import recorded

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 from django.db import connections
 
-from django_jobchains import chains, waiting
+from django_jobchains import chains
 from django_jobchains.db.ids import new_id
 from django_jobchains.models import Chain, Job
 from django_jobchains.notifications import (
@@ -20,6 +20,7 @@ from django_jobchains.notifications import (
     get_notifier,
     job_scheduled,
     ownership_lost,
+    waiting,
 )
 from django_jobchains.processors import JobType, RunningJob
 from django_jobchains.store.chains import Chains

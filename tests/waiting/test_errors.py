@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from django.db import DatabaseError, connection, transaction
 
-from django_jobchains import chains, waiting
+from django_jobchains import chains
 from django_jobchains.chains import ChainTimeout
 from django_jobchains.exceptions import InvalidOutput
 from django_jobchains.models import Job
+from django_jobchains.notifications import waiting
 from tests.support.attempts import committed
 from tests.waiting.waiters import (
     DROPPING,

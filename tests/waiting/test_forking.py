@@ -5,8 +5,8 @@ import threading
 import pytest
 from django.db import connection
 
-from django_jobchains import chains, waiting
-from django_jobchains.notifications import chain_finished, get_notifier
+from django_jobchains import chains
+from django_jobchains.notifications import chain_finished, get_notifier, waiting
 from tests.support.attempts import committed
 from tests.support.forks import Child
 from tests.waiting.waiters import (

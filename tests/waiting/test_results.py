@@ -9,9 +9,10 @@ from uuid import uuid4
 import pytest
 from django.db import connection, transaction
 
-from django_jobchains import chains, waiting
+from django_jobchains import chains
 from django_jobchains.chains import Chain, ChainCancelled, ChainFailed, ChainNotFound, ChainTimeout
 from django_jobchains.models import Job
+from django_jobchains.notifications import waiting
 from django_jobchains.processors import FailJob, JobType, RunningJob
 from django_jobchains.store import get_store
 from django_jobchains.store.rows import ChainEnd

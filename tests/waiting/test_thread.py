@@ -6,9 +6,9 @@ import threading
 import pytest
 from django.db import connection
 
-from django_jobchains import chains, waiting
+from django_jobchains import chains
 from django_jobchains.chains import ChainTimeout
-from django_jobchains.notifications import EVERY, chain_finished
+from django_jobchains.notifications import EVERY, chain_finished, waiting
 from tests.support.attempts import committed
 from tests.support.waiting import until
 from tests.waiting.waiters import (

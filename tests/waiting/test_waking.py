@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from django_jobchains import chains, waiting
+from django_jobchains import chains
 from django_jobchains.chains import ChainCancelled, ChainFailed, ChainNotFound
 from django_jobchains.declare.policies import Backoff
-from django_jobchains.notifications import EVERY, chain_finished, get_notifier, job_scheduled
+from django_jobchains.notifications import EVERY, chain_finished, get_notifier, job_scheduled, waiting
+from django_jobchains.notifications.wakeups import publish
 from django_jobchains.processors import FailJob, JobType, RunningJob
 from django_jobchains.store.rows import Effects
-from django_jobchains.wakeups import publish
 from tests.support.attempts import committed
 from tests.support.jobs import claim, expire
 from tests.support.waiting import until

@@ -10,8 +10,8 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.db import connection, connections
 
-from django_jobchains import chains, waiting
-from django_jobchains.notifications import Hint, Listener, Notifier, Subscribers
+from django_jobchains import chains
+from django_jobchains.notifications import Hint, Listener, Notifier, Subscribers, waiting
 from django_jobchains.processors import JobType
 from django_jobchains.store.chains import Chains
 from django_jobchains.store.rows import ChainEnd

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from django_jobchains.models import DeferredWrite, FailedAttempt, Job
-from django_jobchains.payload_codecs import encode_payloads
+from django_jobchains.payloads.codecs import encode_payloads
 from django_jobchains.processors import Backoff, FailJob, RescheduleJob, RunningJob
 from django_jobchains.store import deferred
 from tests.support.waiting import until

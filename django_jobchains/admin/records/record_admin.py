@@ -21,7 +21,7 @@ from django_jobchains.admin.display import PERMISSION, Payloads, Timestamps, bad
 from django_jobchains.admin.lists.filters import ChoiceFilter
 from django_jobchains.admin.records.actions import STATE_LABELS, RecordActionAdmin, state_label, state_style
 from django_jobchains.admin.visibility import has_own_view_permission, is_whole
-from django_jobchains.payload_codecs import Unreadable
+from django_jobchains.payloads.codecs import Unreadable
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.records.errors import RecordTypeNotFound
 from django_jobchains.records.operations import record_types_of

@@ -14,7 +14,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from django_jobchains.conf import get_settings
 from django_jobchains.exceptions import InvalidContext
-from django_jobchains.payload_codecs import ENCODED_JSON, decode_json
+from django_jobchains.payloads.codecs import ENCODED_JSON, decode_json
 from django_jobchains.payloads.strict_json import decode, encode
 
 LINKS = "traceparent.links"

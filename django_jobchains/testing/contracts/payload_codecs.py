@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from django_jobchains.payload_codecs import PayloadCodec
+from django_jobchains.payloads.codecs import PayloadCodec
 
 #: Values that JSON can express, and that a careless conversion would change.
 JSON_VALUES: tuple[Any, ...] = (

@@ -33,7 +33,7 @@ from django_jobchains.exceptions import (
 )
 from django_jobchains.notifications import EVERY, Hint, Listener, get_notifier
 from django_jobchains.notifications.hints import REQUERY_SECONDS
-from django_jobchains.payload_codecs import decode_json, decode_text
+from django_jobchains.payloads.codecs import decode_json, decode_text
 from django_jobchains.payloads.types import HasTypes, OutputT_co, output_codec
 from django_jobchains.statuses import Status
 from django_jobchains.store import get_store
