@@ -27,7 +27,7 @@ from django_jobchains.exceptions import JobAborted, LeaseLost, PhaseError, Resch
 from django_jobchains.handlers.abort_signal import AbortSignal, call_on, refuse_on_event_loop
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.records.errors import RecordHidden, RecordLost, Requeue, is_retryable
-from django_jobchains.records.run import RecordRun
+from django_jobchains.records.processor import RecordRun
 from django_jobchains.records.saving import leave_out
 from django_jobchains.store import Store
 from django_jobchains.store.errors import blames_row

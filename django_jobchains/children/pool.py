@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, ClassVar, Protocol, Self, TypedDict, Unpack
 
-from django_jobchains.children.launcher import Launcher
+from django_jobchains.children.child_process import close_preload
 from django_jobchains.children.limits import cpu_count
-from django_jobchains.children.pooled_child import PooledChild
-from django_jobchains.children.preload import close_preload
+from django_jobchains.children.pooled_child import Launcher, PooledChild
 from django_jobchains.exceptions import PoolClosed, PoolKeyConflict, PoolTimeout
 from django_jobchains.handlers.abort_signal import AbortSignal, call_on, refuse_on_event_loop
 from django_jobchains.isolation import FallbackCallback, Isolation, Level

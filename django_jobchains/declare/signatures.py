@@ -10,7 +10,7 @@ from django_jobchains.handlers.batch import Batch
 from django_jobchains.handlers.functions import plain_function
 from django_jobchains.handlers.running_job import Continuation, RunningJob
 from django_jobchains.middleware.hooks import Middleware
-from django_jobchains.records.run import RecordRun
+from django_jobchains.records.processor import RecordRun
 
 #: The position of the context among the types of an annotation.
 _PLACES_OF_CONTEXT: dict[Any, int] = {RunningJob: 2, Batch: 1, RecordRun: 0}

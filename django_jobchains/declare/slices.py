@@ -38,8 +38,7 @@ from django_jobchains.handlers.functions import is_async_function
 from django_jobchains.handlers.running_job import ContextT_contra, Continuation, RunningJob
 from django_jobchains.isolation import Isolation, Level, to_isolation
 from django_jobchains.middleware.hooks import Hook, Middleware, check_hooks, checked_middleware
-from django_jobchains.records.declarations import RecordType
-from django_jobchains.records.options import RecordOptions, checked_model, checked_options
+from django_jobchains.records.declarations import RecordOptions, RecordType, checked_model, checked_options
 from django_jobchains.records.processor import RecordProcessor, handler_of, is_async, make_processor
 from django_jobchains.values import PRIORITY, QUEUE, TYPE_NAME, Choice, Count
 

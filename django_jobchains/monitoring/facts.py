@@ -20,7 +20,7 @@ from django_jobchains.db.connections import close_thread_connections
 from django_jobchains.db.setup import is_column_missing, is_table_missing
 from django_jobchains.declare.registry import get_registry
 from django_jobchains.records.declarations import RecordType
-from django_jobchains.records.queryset import RecordQuerySet
+from django_jobchains.records.operations import RecordQuerySet
 from django_jobchains.store import Store, get_store
 from django_jobchains.store.errors import is_lock_timeout
 from django_jobchains.store.queues import QueueRule

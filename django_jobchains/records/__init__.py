@@ -17,8 +17,7 @@ from django_jobchains.records.operations import (
     requeue,
     retry,
 )
-from django_jobchains.records.processor import RecordProcessor
-from django_jobchains.records.run import ExecutionLog, RecordRun
+from django_jobchains.records.processor import ExecutionLog, RecordProcessor, RecordRun
 
 __all__ = (
     "ExecutionLog",

@@ -8,7 +8,7 @@ from django.apps import apps
 
 from django_jobchains import chains
 from django_jobchains.chains.tree import Extent, Step, tree_of
-from django_jobchains.children.preload import close_preload
+from django_jobchains.children.child_process import close_preload
 from django_jobchains.isolation import Isolation
 from django_jobchains.models import Job
 from django_jobchains.processors import Batch, RunningJob

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from django_jobchains.children import preload
+from django_jobchains.children import child_process
 from django_jobchains.pools import ChildSession, ReusablePool
 from tests.support.waiting import until
 
@@ -18,13 +18,13 @@ def each_way_to_start(request):
     if request.param == "forks":
         yield
         return
-    preload.close_preload()
+    child_process.close_preload()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(preload, "proven_modules", {"tests.children.threaded": None})
+        patch.setattr(child_process, "proven_modules", {"tests.children.threaded": None})
         with ChildSession() as child:
             assert "run_spawned" in Path(f"/proc/{child.pid}/cmdline").read_text()
         yield
-    preload.close_preload()
+    child_process.close_preload()
 
 
 @pytest.fixture(scope="session")
@@ -44,7 +44,7 @@ def process(shared_pool):
 @pytest.fixture
 def thread(monkeypatch):
     """A thread that replaces a child process, because none can start."""
-    monkeypatch.setattr("django_jobchains.children.launcher.start_problem", lambda: "none here")
+    monkeypatch.setattr("django_jobchains.children.pooled_child.start_problem", lambda: "none here")
     with ReusablePool() as pool, ChildSession(pool) as child:
         assert child.level == "thread"
         yield child

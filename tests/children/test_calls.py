@@ -60,7 +60,7 @@ def test_what_goes_wrong_inside_is_an_ordinary_error(child, name, payload, type_
 @pytest.mark.parametrize("expression", ["'x' * {}", "send('x' * {})"])
 def test_a_message_above_the_limit_is_an_error_in_the_function(monkeypatch, level, expression):
     if level == "thread":
-        monkeypatch.setattr("django_jobchains.children.launcher.start_problem", lambda: "none here")
+        monkeypatch.setattr("django_jobchains.children.pooled_child.start_problem", lambda: "none here")
     with ReusablePool(message_limit="1M") as pool, ChildSession(pool) as child:
         assert child.level == level
         run(child, "evaluate", expression.format(1_000_000))

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from django_jobchains.children import pooled_child, preload
+from django_jobchains.children import child_process, pooled_child
 from django_jobchains.children.pooled_child import AbortWatch
 from django_jobchains.exceptions import JobAborted
 from django_jobchains.handlers.abort_signal import AbortSignal
@@ -146,7 +146,7 @@ def test_the_death_of_the_preload_process_is_a_crash_and_the_pool_recovers():
     with ReusablePool() as pool:
         with ChildSession(pool) as child:
             call = begun(child, "hang")
-            os.kill(preload.get_preload().pid, signal.SIGKILL)
+            os.kill(child_process.get_preload().pid, signal.SIGKILL)
             with pytest.raises(ChildCrashed, match="preload process") as caught:
                 call.wait(30)
             assert caught.value.exitcode == -signal.SIGKILL
@@ -157,7 +157,7 @@ def test_the_death_of_the_preload_process_is_a_crash_and_the_pool_recovers():
 @pytest.mark.slow
 def test_a_preload_process_that_dies_while_a_child_starts_is_replaced():
     for _ in range(3):
-        os.kill(preload.get_preload().pid, signal.SIGKILL)
+        os.kill(child_process.get_preload().pid, signal.SIGKILL)
         assert in_child(TransientPool(strict=True), "echo", 1) == 1
 
 
@@ -165,7 +165,7 @@ def test_a_preload_process_that_dies_while_a_child_starts_is_replaced():
 @pytest.mark.parametrize("each_way_to_start", ["forks"], indirect=True)
 def test_descriptors_do_not_accumulate(each_way_to_start):
     in_child(TransientPool(), "echo", 1)
-    processes = os.getpid(), preload.get_preload().pid
+    processes = os.getpid(), child_process.get_preload().pid
     before = [len(open_files(pid)) for pid in processes]
     for _ in range(300):
         in_child(TransientPool(), "echo", 1)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 PROGRAM = """
 import os, sys, threading, time
 from pathlib import Path
-from django_jobchains.children import preload
+from django_jobchains.children import child_process
 from django_jobchains.pools import PoolClosed, ReusablePool, ChildSession
 
 FUNCTIONS = "tests.children.functions"
@@ -95,7 +95,7 @@ with ChildSession(pool) as child:
     fork = os.fork() if {has_fork} else os.getpid()
     if not fork:
         time.sleep(600)
-    print(fork, preload.get_preload().pid, flush=True)
+    print(fork, child_process.get_preload().pid, flush=True)
     call.wait()
 """
     process = program(tmp_path, body)
@@ -115,7 +115,7 @@ def test_a_killed_preload_process_takes_the_children_along(tmp_path):
     body = """
 with ChildSession(pool) as child:
     call = child.start(FUNCTIONS + ":hang_in_c", str(marks))
-    print(preload.get_preload().pid, flush=True)
+    print(child_process.get_preload().pid, flush=True)
     try:
         call.wait()
     except Exception as error:
@@ -141,7 +141,7 @@ pool = ReusablePool(1)
 
 def pids():
     with ChildSession(pool) as child:
-        return child.run(FUNCTIONS + ":pid"), preload.get_preload().pid
+        return child.run(FUNCTIONS + ":pid"), child_process.get_preload().pid
 
 before = pids()
 fork = os.fork()

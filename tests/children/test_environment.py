@@ -8,7 +8,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import connection
 
-from django_jobchains.children import preload
+from django_jobchains.children import child_process
 from django_jobchains.pools import ChildCrashed, ChildSession, RemoteError, ReusablePool, TransientPool
 from tests.children.conftest import FUNCTIONS, in_child, run
 
@@ -26,7 +26,7 @@ def test_a_child_inherits_the_standard_streams_and_its_own_descriptors_only():
 def test_a_child_has_its_own_session_and_is_a_child_of_the_preload_process(process):
     pid, group, session, parent = run(process, "evaluate", "[os.getpid(), os.getpgrp(), os.getsid(0), os.getppid()]")
     assert pid == group == session
-    assert parent == preload.get_preload().pid != os.getpid()
+    assert parent == child_process.get_preload().pid != os.getpid()
 
 
 def test_a_child_is_killed_first_when_memory_runs_out(process):
@@ -42,7 +42,7 @@ def test_a_child_runs_its_set_up_once(process):
 
 def test_functions_see_only_the_variables_that_programs_need(monkeypatch):
     """The kernel does not show the others either. The settings were loaded with all of them."""
-    preload.close_preload()
+    child_process.close_preload()
     monkeypatch.setenv("PAYMENT_TOKEN", "opensesame")
     monkeypatch.setenv("LC_TIME", "C")
     assert in_child(TransientPool(), "evaluate", "os.environ['PAYMENT_TOKEN']") == "opensesame"
@@ -55,7 +55,7 @@ def test_functions_see_only_the_variables_that_programs_need(monkeypatch):
         for expression in ("Path('/proc/self/environ').read_bytes()", "subprocess.check_output(['env'])"):
             assert "opensesame" not in run(child, "evaluate", f"{expression}.decode()")
         assert run(child, "connections") == [[str(connection.settings_dict["NAME"]), False]]
-    preload.close_preload()
+    child_process.close_preload()
 
 
 def test_memory_above_the_limit_is_an_ordinary_error():

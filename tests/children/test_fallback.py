@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from django_jobchains.children import launcher, limits
+from django_jobchains.children import limits, pooled_child
 from django_jobchains.children.child_process import ChildProcess
 from django_jobchains.pools import ChildSession, ChildStartFailed, ChildTimeout, ReusablePool, TransientPool
 from tests.children.conftest import FUNCTIONS, run
@@ -56,7 +56,7 @@ def test_the_requested_level_is_tried_again_after_a_pause(monkeypatch):
             starts.append(isolation.level)
             super().__init__(isolation, imports)
 
-    monkeypatch.setattr(launcher, "ChildProcess", Recorded)
+    monkeypatch.setattr(pooled_child, "ChildProcess", Recorded)
     with ReusablePool(setup=DIES) as pool:
         for _ in range(2):
             with ChildSession(pool):
@@ -69,7 +69,7 @@ def test_the_requested_level_is_tried_again_after_a_pause(monkeypatch):
 
 
 def test_a_system_without_child_processes_is_reported(monkeypatch, caplog):
-    monkeypatch.setattr(launcher, "start_problem", lambda: "child processes need a POSIX system")
+    monkeypatch.setattr(pooled_child, "start_problem", lambda: "child processes need a POSIX system")
     with pytest.raises(ChildStartFailed, match="POSIX"):
         TransientPool(strict=True)
     with ChildSession(TransientPool()) as child:

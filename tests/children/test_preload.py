@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from django_jobchains.children import child_process, preload, preload_process
-from django_jobchains.children.child_main import Descriptors
-from django_jobchains.children.preload_process import ProcessRecord
+from django_jobchains.children import child_process, preload_process
+from django_jobchains.children.preload_process import Descriptors, ProcessRecord
 from django_jobchains.isolation import Isolation
 from django_jobchains.pools import ChildCrashed, ChildSession, ChildStartFailed, ReusablePool, TransientPool
 from django_jobchains.testing.contracts.pools import on_thread
@@ -26,11 +25,11 @@ from tests.support.waiting import until
 
 @pytest.fixture(autouse=True)
 def _own_preload_process(monkeypatch):
-    preload.close_preload()
+    child_process.close_preload()
     gc.collect()  # Children that nobody has released would free descriptors during a test.
-    monkeypatch.setattr(preload, "proven_modules", {})
+    monkeypatch.setattr(child_process, "proven_modules", {})
     yield
-    preload.close_preload()
+    child_process.close_preload()
 
 
 @pytest.mark.slow
@@ -48,9 +47,9 @@ def test_the_module_of_a_set_up_is_preloaded_after_a_child_was_ready():
     failing = TransientPool(setup=f"{FUNCTIONS}:fail_to_set_up", strict=True)
     with pytest.raises(ChildStartFailed):
         failing.acquire()
-    assert list(preload.proven_modules) == []
+    assert list(child_process.proven_modules) == []
     in_child(TransientPool(setup=f"{FUNCTIONS}:set_up", strict=True), "evaluate", "was_set_up")
-    assert list(preload.proven_modules) == [FUNCTIONS]
+    assert list(child_process.proven_modules) == [FUNCTIONS]
 
 
 def test_a_preload_process_that_cannot_import_the_project_is_reported(monkeypatch):
@@ -67,9 +66,9 @@ def test_a_child_that_is_not_ready_in_time_cannot_start(monkeypatch):
 
 def test_the_preload_process_has_no_database_connection(db):
     in_child(TransientPool(), "users")
-    targets = open_files(preload.get_preload().pid)
+    targets = open_files(child_process.get_preload().pid)
     assert not any("sqlite" in target for target in targets)
-    until(lambda: [file.split(":")[0] for file in open_files(preload.get_preload().pid)].count("socket") == 1)
+    until(lambda: [file.split(":")[0] for file in open_files(child_process.get_preload().pid)].count("socket") == 1)
 
 
 def test_children_do_not_inherit_a_connection_that_importing_the_project_opens(db):
@@ -156,7 +155,7 @@ def room_for(count, pid):
 def test_a_process_with_too_many_open_files_cannot_start_children(is_running):
     with ReusablePool(strict=True) as pool:
         if is_running:
-            preload.get_preload()
+            child_process.get_preload()
         before = open_files(os.getpid())
         for count in range(8 if is_running else 13):
             with room_for(count, os.getpid()), pytest.raises(ChildStartFailed, match="Too many open files"):
@@ -166,16 +165,16 @@ def test_a_process_with_too_many_open_files_cannot_start_children(is_running):
 
 
 def test_a_preload_process_with_too_many_open_files_starts_no_more_children_and_keeps_the_others(monkeypatch):
-    monkeypatch.setattr(preload, "MAX_EXIT_SECONDS", 0.2)
+    monkeypatch.setattr(child_process, "MAX_EXIT_SECONDS", 0.2)
     with ReusablePool(2, strict=True) as pool, ChildSession(pool) as child:
-        pid = preload.get_preload().pid
+        pid = child_process.get_preload().pid
         before = open_files(pid)
         for count in range(6):
             with room_for(count, pid), pytest.raises(ChildStartFailed, match="Too many open files"):
                 pool.acquire()
             until(lambda: open_files(pid) == before)
         assert in_child(pool, "pid") != run(child, "pid")
-        assert preload.get_preload().pid == pid
+        assert child_process.get_preload().pid == pid
 
 
 @pytest.mark.parametrize(

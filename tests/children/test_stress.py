@@ -8,7 +8,7 @@ from collections import deque
 import psutil
 import pytest
 
-from django_jobchains.children import child_process, preload
+from django_jobchains.children import child_process
 from django_jobchains.pools import PENDING, ChildCrashed, ChildTimeout, PooledChild, PoolTimeout, ReusablePool
 from django_jobchains.testing.contracts.pools import on_thread
 from tests.children.conftest import FUNCTIONS, open_files
@@ -88,7 +88,7 @@ class Stress:
 
     def watch(self):
         """Check the number of processes."""
-        process = psutil.Process(preload.get_preload().pid)
+        process = psutil.Process(child_process.get_preload().pid)
         while not self.over.wait(0.005):
             running = [child for child in process.children() if uses_memory(child)]
             # Those that still run had all begun before the second look.
@@ -104,7 +104,7 @@ def uses_memory(process):
 
 
 def test_threads_that_make_mistakes_do_not_affect_others(tmp_path, monkeypatch):
-    preload.close_preload()
+    child_process.close_preload()
     # A child that is not ready is given up after this time, if the preload process is busy or stopped.
     monkeypatch.setattr(child_process, "MAX_REPORT_SECONDS", 30)
     monkeypatch.setenv("SLOW_IMPORT", str(tmp_path / "import"))
@@ -124,5 +124,5 @@ def test_threads_that_make_mistakes_do_not_affect_others(tmp_path, monkeypatch):
         until(lambda: pool.size == 0)  # after their idle time
         assert not pool.is_full()
         until(lambda: len(open_files(os.getpid())) <= before)
-        until(lambda: not psutil.Process(preload.get_preload().pid).children())
-    preload.close_preload()
+        until(lambda: not psutil.Process(child_process.get_preload().pid).children())
+    child_process.close_preload()

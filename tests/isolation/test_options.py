@@ -102,7 +102,7 @@ def test_types_of_another_registry_cannot_be_isolated():
 
 def test_a_strict_isolation_that_the_system_does_not_support_prevents_the_start(registry, monkeypatch):
     monkeypatch.setattr(
-        "django_jobchains.children.launcher.start_problem", lambda: "child processes need a POSIX system"
+        "django_jobchains.children.pooled_child.start_problem", lambda: "child processes need a POSIX system"
     )
     register(registry, "a", isolation="process")
     Worker()

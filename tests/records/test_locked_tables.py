@@ -15,7 +15,7 @@ from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.models import FailedAttempt
 from django_jobchains.monitoring import record_overview
 from django_jobchains.processors import RunningJob
-from django_jobchains.records.queryset import RecordQuerySet
+from django_jobchains.records.operations import RecordQuerySet
 from django_jobchains.store import get_store
 from django_jobchains.store.errors import is_lock_timeout
 from django_jobchains.store.record_tables import RecordEnd
