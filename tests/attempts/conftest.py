@@ -9,7 +9,9 @@ from django_jobchains.processors import Backoff, Processors, Registry
 from django_jobchains.worker import Worker
 from tests.support.attempts import WITHOUT_WAKE_UPS, on_own_connection
 from tests.support.databases import sqlite_database
-from tests.support.scenario import KINDS, Scenario
+from tests.support.scenario import scenario
+
+__all__ = ("scenario",)
 
 
 @pytest.fixture(autouse=True)
@@ -34,11 +36,6 @@ def work(processors):
         Worker(slots=slots, registry=registry, **options).run_until_idle()
 
     return run
-
-
-@pytest.fixture(params=KINDS)
-def scenario(request, processors):
-    return Scenario(request.param, processors)
 
 
 @pytest.fixture

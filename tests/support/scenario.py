@@ -1,29 +1,61 @@
-"""Handlers that are written once, and run as plain handlers, as ``async def`` handlers and for batches.
+"""Handlers that are written once, and run for every kind of work: as a row of a test, not as a file of tests.
 
-A handler of a scenario is a generator function that gets a list of running jobs, and yields its steps:
-``yield prepare(function)``, ``yield complete(function)`` or ``yield outside(function)``. A step returns what its
-function returns, or raises its error. A handler returns its output; that of a batch is ignored.
+A handler of a scenario is a generator function. It gets a list of running jobs, which are the jobs of a batch or the
+run of a record, and yields its steps. A step returns what its function returns, or raises its error in the handler. A
+handler returns its output; that of a batch or a record is ignored::
+
+    @kinds(*JOBS, *RECORDS)
+    def test_error_in_complete_rolls_back_its_writes(scenario):
+        def broken(jobs):
+            yield complete(write(jobs, "written", ValueError("no")))
+
+        scenario.enqueue(broken)
+        scenario.run()
+        assert (scenario.states(), scenario.errors()) == ({"retried"}, {"ValueError: no"})
+        assert effects() == []
+
+Import the fixture ``scenario`` in a ``conftest.py``. It requires the fixture ``processors``: the slice where handlers
+are registered. Without ``kinds``, a test runs for ``JOBS``. Records are ``Export``s, whose keys are UUIDs like those of
+jobs; they have no ``prepare``. To abort or stop handlers, use a running worker instead of ``scenario.run()``, and let
+the handler yield ``wait(gate)``.
+
+Handlers are functions of the test, so they cannot run in child processes.
 """
 
-from collections.abc import Callable
+import asyncio
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import pytest
 from asgiref.sync import sync_to_async
 
-from django_jobchains.processors import Batch, RunningJob
+from django_jobchains.models import Chain
+from django_jobchains.processors import Backoff, Batch, Processors, Registry, RunningJob
+from django_jobchains.worker import Worker
+from tests.records.models import Export
 from tests.shop.models import Effect
 
-KINDS = ("plain", "async", "batch")
-#: The number of jobs that each scenario enqueues.
-COUNT = {"plain": 1, "async": 1, "batch": 2}
+JOBS = ("plain", "async", "batch")
+RECORDS = ("record", "async record")
+#: The states of an attempt whose job or record has another name for them.
+STATES = {"errored": "retried", "queued": "waiting", "processing": "running"}
+
+
+def kinds(*names):
+    """Let a test run once for each of these kinds."""
+    return pytest.mark.parametrize("scenario", names, indirect=True)
+
+
+@pytest.fixture(params=JOBS)
+def scenario(request, processors):
+    return Scenario(request.param, processors)
 
 
 @dataclass
 class Step:
     phase: str
-    function: Callable[[], Any]
+    function: Any
     mode: Any = "staged"
 
 
@@ -34,6 +66,14 @@ def prepare(function, mode="staged"):
 complete = partial(Step, "complete")
 #: A step without a transaction. On an event loop it runs on another thread.
 outside = partial(Step, "outside")
+
+
+def wait(gate, *, heeds=True):
+    """Wait until the gate opens or, if it ``heeds`` that, until the attempt is asked to stop.
+
+    The handler then gets ``JobAborted``, or on an event loop ``CancelledError``.
+    """
+    return Step("wait", gate, heeds)
 
 
 def write(jobs, label, error=None):
@@ -55,14 +95,19 @@ def effects():
 
 
 class Scenario:
-    """Registers handlers of one kind, and enqueues their jobs."""
+    """Registers handlers of one kind, and enqueues jobs or records for them."""
 
     def __init__(self, kind, processors):
         self.kind = kind
-        self._processors = processors
+        self.processors = processors
+        self.made = []
+
+    def with_middleware(self, *middleware):
+        """Return a scenario of this kind in a slice with this middleware, whose jobs are retried after the test."""
+        return Scenario(self.kind, Processors(backoff=Backoff(initial_seconds=100, jitter=0), middleware=middleware))
 
     def enqueue(self, handler, name="scenario", **options):
-        """Register a handler, and return the chains of its jobs."""
+        """Register a handler, and return the chains of its jobs, or its record."""
 
         def plain(job: RunningJob[Any]) -> Any:
             return _drive(handler([job]), job)
@@ -73,11 +118,47 @@ class Scenario:
         def batch(jobs: Batch[Any]) -> None:
             _drive(handler(list(jobs)), jobs)
 
-        if self.kind == "batch":
-            options["batch_limit"] = 5
-        function = {"plain": plain, "async": on_loop, "batch": batch}[self.kind]
-        job_type = self._processors.register(name, **options)(function)
-        return [job_type.enqueue() for _ in range(COUNT[self.kind])]
+        def record(record, run):
+            _drive(handler([run]), run)
+
+        async def arecord(record, run):
+            await _adrive(handler([run]), run)
+
+        if self.kind in RECORDS:
+            self.processors.records(Export, **options)(record if self.kind == "record" else arecord)
+            made = [Export.objects.create()]
+        else:
+            if self.kind == "batch":
+                options["batch_limit"] = 5
+            function = {"plain": plain, "async": on_loop, "batch": batch}[self.kind]
+            job_type = self.processors.register(name, **options)(function)
+            made = [job_type.enqueue() for _ in range(2 if self.kind == "batch" else 1)]
+        self.made += made
+        return made
+
+    def run(self, **options):
+        """Run what is due in a worker with one slot."""
+        registry = Registry()
+        registry.add(self.processors)
+        Worker(registry=registry, **{"slots": 1, "poll_seconds": 0.05, **options}).run_until_idle()
+
+    def states(self):
+        """Return the different states: "completed", "retried", "failed", "cancelled", "running", or "waiting"."""
+        return {_end_of(each)[0] for each in self.made}
+
+    def errors(self):
+        """Return the different errors that are stored, without those of earlier attempts of a completed job."""
+        return {_end_of(each)[1] for each in self.made}
+
+
+def _end_of(made):
+    if not isinstance(made, Chain):
+        made.refresh_from_db()
+        return STATES.get(made.state, made.state), made.failure_message
+    job = made.refresh().current_job
+    if job.status != "pending":
+        return job.status, job.last_error
+    return "retried" if job.failed_attempts.exists() else "waiting", job.last_error
 
 
 def _drive(steps, argument):
@@ -88,7 +169,9 @@ def _drive(steps, argument):
         except StopIteration as end:
             return end.value
         try:
-            if step.phase == "outside":
+            if step.phase == "wait":
+                result = _wait(argument.signal, gate=step.function, heeds=step.mode)
+            elif step.phase == "outside":
                 result = step.function()
             else:
                 with argument.complete() if step.phase == "complete" else argument.prepare(step.mode):
@@ -96,6 +179,13 @@ def _drive(steps, argument):
             proceed = partial(steps.send, result)
         except BaseException as error:
             proceed = partial(steps.throw, error)
+
+
+def _wait(signal, *, gate, heeds):
+    while not gate.wait(0.005) and not (heeds and signal.aborted):
+        pass
+    if heeds:
+        signal.raise_if_aborted()
 
 
 async def _adrive(steps, job):
@@ -106,7 +196,9 @@ async def _adrive(steps, job):
         except StopIteration as end:
             return end.value
         try:
-            if step.phase == "outside":
+            if step.phase == "wait":
+                result = await _await(gate=step.function, heeds=step.mode)
+            elif step.phase == "outside":
                 result = await sync_to_async(step.function)()
             elif step.phase == "complete":
                 result = await job.acomplete(step.function)
@@ -115,3 +207,12 @@ async def _adrive(steps, job):
             proceed = partial(steps.send, result)
         except BaseException as error:
             proceed = partial(steps.throw, error)
+
+
+async def _await(*, gate, heeds):
+    while not gate.is_set():
+        try:
+            await asyncio.sleep(0.005)
+        except asyncio.CancelledError:
+            if heeds:
+                raise
