@@ -3,7 +3,7 @@
 import pytest
 from django.db import connection
 
-from django_jobchains.notifications import Notifier, NullNotifier
+from django_jobchains.notifications import NullNotifier
 from django_jobchains.notifications.in_process import InProcessNotifier
 from django_jobchains.testing.contracts import NotifierContract
 
@@ -12,21 +12,21 @@ class TestNull(NotifierContract):
     carries_hints = False
     calls_back = False
 
-    def make(self) -> Notifier:
+    def make(self):
         return NullNotifier("default")
 
 
 class TestInProcess(NotifierContract):
     has_budgets = True
 
-    def make(self) -> Notifier:
+    def make(self):
         return InProcessNotifier("default")
 
 
 @pytest.mark.postgresql
 @pytest.mark.django_db(transaction=True)
 class TestPostgres(NotifierContract):
-    def make(self) -> Notifier:
+    def make(self):
         from django_jobchains.notifications.postgres import PostgresNotifier
 
         return PostgresNotifier("default")
@@ -37,7 +37,7 @@ class TestPostgres(NotifierContract):
 class TestSqlite(NotifierContract):
     carries_hints = False
 
-    def make(self) -> Notifier:
+    def make(self):
         from django_jobchains.notifications.sqlite import SqliteNotifier
 
         return SqliteNotifier("default")

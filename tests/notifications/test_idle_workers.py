@@ -2,18 +2,17 @@
 
 import threading
 import time
-from collections.abc import Sequence
 from functools import partial
 
 import pytest
 
 from django_jobchains import chains
-from django_jobchains.notifications import EVERY, Hint, Listener, get_notifier
+from django_jobchains.notifications import EVERY, get_notifier
 from django_jobchains.notifications.in_process import InProcessNotifier
 from django_jobchains.store.workers import Beat
 from django_jobchains.worker import Worker
 from django_jobchains.worker.wake_order import LATE_FACTOR, LATE_SECONDS
-from tests.support.statements import Statements, statements_of_others
+from tests.support.statements import statements_of_others
 from tests.support.waiting import stays, until
 from tests.support.worker_rows import facts_of
 
@@ -28,19 +27,19 @@ SECONDS = LATE_SECONDS * LATE_FACTOR**4
 
 
 class WithoutBudgets(InProcessNotifier):
-    def take(self, hint: Hint, limit: int, group: str) -> int | None:
+    def take(self, hint, limit, group):
         return None
 
 
 class IdleWorkers:
     """Workers with one slot each, of which only the claim loops and slots run. Claimed jobs wait for the gate."""
 
-    def __init__(self, workers: Sequence[Worker], statements: Statements) -> None:
+    def __init__(self, workers, statements):
         self.workers = workers
         self.statements = statements
 
     @property
-    def claimed(self) -> int:
+    def claimed(self):
         return sum(worker.claimed for worker in self.workers)
 
 
@@ -56,12 +55,12 @@ def hold(processors, gate):
 
 @pytest.fixture
 def start_idle_workers(hold, registry, gate):
-    workers: list[Worker] = []
-    listeners: list[Listener] = []
+    workers = []
+    listeners = []
     with statements_of_others() as statements:
 
-        def start() -> IdleWorkers:
-            resynced: set[str] = set()
+        def start():
+            resynced = set()
             workers.extend(Worker(registry=registry, slots=1, poll_seconds=60) for _ in range(WORKERS))
             present = [facts_of(beat_of(worker)) for worker in workers]
             for worker in workers:
@@ -83,7 +82,7 @@ def start_idle_workers(hold, registry, gate):
         end(workers, gate)
 
 
-def end(workers: Sequence[Worker], gate: threading.Event) -> None:
+def end(workers, gate):
     gate.set()
     for worker in workers:
         worker.components.claim_loop.close()
@@ -95,23 +94,23 @@ def end(workers: Sequence[Worker], gate: threading.Event) -> None:
         assert worker.components.slots.join(deadline) == []
 
 
-def pass_on(worker: Worker, resynced: set[str], hint: Hint) -> None:
+def pass_on(worker, resynced, hint):
     worker.components.on_hint(hint)
     if hint.subject == EVERY:
         resynced.add(worker.id)
 
 
-def until_at_rest(workers: Sequence[Worker]) -> None:
+def until_at_rest(workers):
     """Wait until no claim loop queries or is about to, except because of a late query."""
 
-    def is_at_rest(worker: Worker) -> bool:
+    def is_at_rest(worker):
         wake, thread = worker.components.context.wake, worker.components.threads["claim-loop"]
         return not (wake.will_query_soon or wake.is_second_query_due or thread.busy_seconds)
 
     until(lambda: all(map(is_at_rest, workers)), 40)
 
 
-def beat_of(worker: Worker) -> Beat:
+def beat_of(worker):
     return Beat(worker.id, "host", 1, "1", 1, 0, 0, None, ("idle_workers.hold",), False, 1.0, 10.0)
 
 
@@ -141,7 +140,7 @@ def test_one_job_does_not_make_all_workers_query(kind, hold, start_idle_workers)
     assert found <= OF_A_QUERY * (1 + late) + 1, idle_workers.statements.texts
 
 
-def late_queries(seconds: float) -> int:
+def late_queries(seconds):
     """Return how many workers query late in this time, which on a loaded machine is longer than the test waits."""
     return sum(LATE_SECONDS * LATE_FACTOR**number <= seconds for number in range(WORKERS))
 
@@ -165,7 +164,7 @@ def test_busy_workers_take_nothing_from_the_budget(hold, start_idle_workers, set
     idle_workers = start_idle_workers()
     chains.enqueue_many([hold.item() for _ in range(WORKERS)])
     until(lambda: idle_workers.claimed == WORKERS)
-    taken: list[Hint] = []
+    taken = []
     monkeypatch.setattr(InProcessNotifier, "take", lambda self, hint, limit, group: taken.append(hint))
     hold.enqueue()
     assert stays(lambda: not taken, 0.3)

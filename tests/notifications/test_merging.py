@@ -4,7 +4,7 @@ from uuid import uuid4
 
 import pytest
 
-from django_jobchains.notifications import EVERY, Hint, chain_finished, job_scheduled, ownership_lost
+from django_jobchains.notifications import EVERY, chain_finished, job_scheduled, ownership_lost
 from django_jobchains.notifications.hints import MERGE_SECONDS, HintMerger
 from tests.support.clocks import Clock
 
@@ -20,13 +20,13 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def advance(clock):
-    def advance(merge_intervals: float) -> None:
+    def advance(merge_intervals):
         clock.now += merge_intervals * MERGE_SECONDS
 
     return advance
 
 
-def counts(hints: list[Hint]) -> list[int | None]:
+def counts(hints):
     return [hint.count for hint in hints]
 
 

@@ -42,7 +42,7 @@ def quick(processors):
     return processors.register("worker.quick")(lambda job: None)
 
 
-def end_listeners(session: Any) -> int:
+def end_listeners(session):
     """Terminate the listening sessions, as the restart of a proxy does, and return their number."""
     rows = session.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
@@ -62,7 +62,7 @@ def test_listener_requests_a_resync_after_each_connection(session):
         listener.close()
 
 
-def until_resynced(received: ReceivedHints, count: int) -> None:
+def until_resynced(received, count):
     until(lambda: received.hints == [*RESYNC_HINTS] * count, what=lambda: received.hints)
 
 
@@ -116,7 +116,7 @@ def test_session_that_no_longer_listens_is_replaced(session, monkeypatch):
     monkeypatch.setattr("django_jobchains.notifications.postgres.TICK_SECONDS", 0.05)
     connect, opened = psycopg.connect, []
 
-    def recorded_connect(**parameters: Any) -> Any:
+    def recorded_connect(**parameters):
         opened.append(connect(**parameters))
         return opened[-1]
 
@@ -194,13 +194,13 @@ def test_flood_of_forged_hints_causes_few_queries(quick, start_worker, session):
         until_completed(chain)
 
 
-def flood(session: Any, payload: str, count: int, channel: str = CHANNEL) -> None:
+def flood(session, payload, count, channel=CHANNEL):
     with session.pipeline():
         for number in range(count):
             session.execute("SELECT pg_notify(%s, %s)", [channel, payload.format(number)])
 
 
-def notified(session: Any) -> list[tuple[str, int | None]]:
+def notified(session):
     """Return the subjects and counts of the first notification and of those that follow closely."""
     found = [*session.notifies(timeout=30, stop_after=1), *session.notifies(timeout=0.5)]
     texts = [notification.payload for notification in found]
@@ -212,7 +212,7 @@ def test_notify_is_sent_outside_the_transaction(monkeypatch):
     """The commit of a transaction with NOTIFY takes a lock on the whole database."""
     execute, sent = libpq.execute, []
 
-    def recorded_execute(raw: Any, sql: str) -> Any:
+    def recorded_execute(raw, sql):
         sent.append((sql.split(maxsplit=1)[0], raw.info.transaction_status.name))
         return execute(raw, sql)
 

@@ -1,7 +1,5 @@
 """PostgreSQL listeners test themselves: one that receives nothing logs it and is not alive."""
 
-from typing import Any
-
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
@@ -51,7 +49,7 @@ def test_listener_that_receives_nothing_logs_a_remedy_and_is_not_alive(notifier,
 
 
 def test_failed_self_test_does_not_prevent_listening(notifier, monkeypatch):
-    def notify(payloads: Any) -> None:
+    def notify(payloads):
         raise ConnectionError("too many clients")
 
     monkeypatch.setattr(notifier, "notify", notify)

@@ -1,6 +1,5 @@
 """Publishing hints: after the outermost commit, merged, and without affecting the committed work."""
 
-from collections.abc import Collection
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,15 +36,15 @@ class RecordingNotifier(Notifier):
     sent: list[set[Hint]] = []
     error: Exception | None = None
 
-    def send(self, hints: Collection[Hint]) -> None:
+    def send(self, hints):
         if self.error:
             raise self.error
         self.sent.append(set(hints))
 
 
-def order_for_every_hint(wake: WakeUp) -> WakeOrder:
+def order_for_every_hint(wake):
     """The wake order of a worker that queries because of every hint."""
-    lanes: Any = {"shop.ship": SimpleNamespace(free=lambda: 1)}
+    lanes = {"shop.ship": SimpleNamespace(free=lambda: 1)}
     context = context_for(poll_seconds=60)
     context.wake = wake
     return WakeOrder(context, NullNotifier("default"), lanes)
@@ -206,7 +205,7 @@ def test_worker_wakes_only_for_its_own_types(hint, wakes):
 
 def test_jobs_are_found_by_the_poll_without_hints(processors, start_worker, settings):
     settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": "django_jobchains.notifications.NullNotifier"}}
-    quick: JobType[Any, Any] = processors.register("worker.quick")(lambda job: None)
+    quick = processors.register("worker.quick")(lambda job: None)
     start_worker(poll_seconds=0.3)
     for _ in range(5):
         enqueued = [quick.enqueue() for _ in range(5)]

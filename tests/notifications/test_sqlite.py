@@ -1,7 +1,5 @@
 """Wake-ups on SQLite: another connection's commit changes ``PRAGMA data_version``."""
 
-from typing import Any
-
 import pytest
 from django.db import connection, transaction
 
@@ -50,7 +48,7 @@ def test_empty_claims_do_not_wake_other_workers(quick, start_worker):
         until(lambda: stays_quiet(statements))
 
 
-def stays_quiet(statements: Any) -> bool:
+def stays_quiet(statements):
     before = statements.count("UPDATE")
     return stays(lambda: statements.count("UPDATE") - before < 10, 0.7)
 
@@ -62,7 +60,7 @@ def test_listener_recovers_from_errors_of_its_file(quick, start_worker, monkeypa
     until(worker.components.claim_loop.idle.is_set)
     data_version, failures = sqlite._data_version, [OSError("disk"), ValueError("a bug")]
 
-    def failing_at_first(cursor: Any) -> int:
+    def failing_at_first(cursor):
         if failures:
             raise failures.pop()
         return data_version(cursor)

@@ -1,15 +1,13 @@
 """Which workers query because of a hint: by their share of a budget, or by an order that all of them compute."""
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from django_jobchains.notifications import EVERY, Hint, Notifier, NullNotifier
-from django_jobchains.store.workers import Beat, WorkerFacts
+from django_jobchains.store.workers import Beat
 from django_jobchains.worker.wake_order import LATE_FACTOR, LATE_SECONDS, PeerOrder, WakeOrder, group_of
 from tests.support.worker_rows import facts_of
 from tests.support.workers import context_for
@@ -26,24 +24,22 @@ def _no_minimum_interval(monkeypatch):
 class FixedBudget(Notifier):
     """Gives each worker the same share, and records the requests."""
 
-    def __init__(self, share: int | None) -> None:
+    def __init__(self, share):
         super().__init__("default")
         self.share = share
-        self.requests: list[tuple[int, str]] = []
+        self.requests = []
 
-    def take(self, hint: Hint, limit: int, group: str) -> int | None:
+    def take(self, hint, limit, group):
         self.requests.append((limit, group))
         return self.share
 
 
-def hint(count: int | None = 1, id: int = 0, subject: str = TYPE) -> Hint:
+def hint(count=1, id=0, subject=TYPE):
     return Hint("job_scheduled", subject, count, f"{id:x}" if count else "")
 
 
-def order_with(
-    notifier: Notifier, *, free: int = 10, has_limits: bool = False, average_seconds: float | None = None
-) -> WakeOrder:
-    lane: Any = SimpleNamespace(free=lambda: free)
+def order_with(notifier, *, free=10, has_limits=False, average_seconds=None):
+    lane = SimpleNamespace(free=lambda: free)
     context = context_for(poll_seconds=60)
     context.queues.has_limits = has_limits
     context.counter.average_seconds = {} if average_seconds is None else {TYPE: average_seconds}
@@ -52,15 +48,15 @@ def order_with(
     return order
 
 
-def present(*beats: Beat, silent_seconds: float = 0.0) -> list[WorkerFacts]:
+def present(*beats, silent_seconds=0.0):
     return [facts_of(beat, silent_seconds) for beat in beats]
 
 
-def beats(count: int, **changes: Any) -> list[Beat]:
+def beats(count, **changes):
     return [replace(BEAT, id=f"w{number:02}", **changes) for number in range(count)]
 
 
-def query_delays_of(workers: Sequence[WorkerFacts], hint: Hint) -> list[float | None]:
+def query_delays_of(workers, hint):
     seconds = []
     for worker in workers:
         order = order_with(NullNotifier("default"))

@@ -1,8 +1,6 @@
 """Keys and codecs, a registry for the test, and the content of the tables."""
 
-from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 from django.apps import apps
@@ -20,14 +18,14 @@ NEW_KEY = "bmV3IGtleSBuZXcga2V5IG5ldyBrZXkgbmV3IGtleSA="
 CANARY = "canary4711"
 
 
-def fernet(*keys: str) -> dict[str, Any]:
+def fernet(*keys):
     """``JOBCHAINS`` with the Fernet codec."""
     backend = "django_jobchains.payloads.fernet.FernetCodec"
     return {**WITHOUT_WAKE_UPS, "PAYLOAD_CODEC": {"BACKEND": backend, "OPTIONS": {"keys": list(keys)}}}
 
 
 @contextmanager
-def codec(*keys: str) -> Iterator[None]:
+def codec(*keys):
     """Encrypt with these keys. Without keys, use no codec."""
     with override_settings(JOBCHAINS=fernet(*keys) if keys else WITHOUT_WAKE_UPS):
         yield
@@ -53,7 +51,7 @@ def processors(monkeypatch):
     return processors
 
 
-def raw_tables() -> str:
+def raw_tables():
     """Return all rows of all tables of the app and of the admin's log, as the database returns them."""
     models = [*apps.get_app_config("django_jobchains").get_models(), apps.get_model("admin", "LogEntry")]
     assert DeferredWrite in models

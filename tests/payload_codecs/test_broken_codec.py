@@ -1,15 +1,12 @@
 """Errors of a codec: ``enqueue`` raises them, jobs fail with them, and failures can still be recorded."""
 
-from typing import Any
-
 import pytest
 from django.test import override_settings
 
 from django_jobchains import chains
 from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.payloads.codecs import NOT_STORED, Unreadable, encode_text
-from django_jobchains.processors import RunningJob
-from django_jobchains.telemetry import Event, add_sink, remove_sink
+from django_jobchains.telemetry import add_sink, remove_sink
 from django_jobchains.telemetry.events import CodecFailed
 from django_jobchains.testing import run_due_jobs
 from tests.support.attempts import WITHOUT_WAKE_UPS
@@ -23,12 +20,12 @@ class Failing:
     fails = ""
     error: Exception = RuntimeError("no key")
 
-    def encode(self, text: str) -> str:
+    def encode(self, text):
         if self.fails == "encode" and "fine" not in text:
             raise self.error
         return text[::-1]
 
-    def decode(self, encoded: str) -> str:
+    def decode(self, encoded):
         if self.fails == "decode":
             raise self.error
         return encoded[::-1]
@@ -45,11 +42,11 @@ def _failing(_encrypted, monkeypatch):
 @pytest.fixture(autouse=True)
 def _echo(processors):
     @processors.register("shop.failed")
-    def failed(job: RunningJob[Any]) -> Any:
+    def failed(job):
         return [job.input["input"], job.input["error"], "fine"]
 
     @processors.register("shop.echo", max_attempts=2, on_failure=failed)
-    def echo(job: RunningJob[Any]) -> Any:
+    def echo(job):
         return job.input
 
 
@@ -61,7 +58,7 @@ def test_an_input_that_cannot_be_encoded_is_not_stored(monkeypatch):
 
 
 def test_failures_of_the_codec_are_reported(monkeypatch):
-    seen: list[Event] = []
+    seen = []
     add_sink(seen.append, CodecFailed)
     try:
         chain = chains.enqueue("shop.echo", "secret")

@@ -8,22 +8,21 @@ from cryptography.fernet import InvalidToken
 from django.core.checks import run_checks
 from django.test import override_settings
 
-from django_jobchains.payloads.codecs import PayloadCodec
 from django_jobchains.payloads.fernet import FernetCodec
 from django_jobchains.testing.contracts import PayloadCodecContract
 from tests.payload_codecs.conftest import NEW_KEY, OLD_KEY, fernet
 
 
-def get_keys() -> list[str]:
+def get_keys():
     return [NEW_KEY, OLD_KEY]
 
 
-def no_keys() -> list[str]:
+def no_keys():
     raise KeyError("JOBCHAINS_KEY")
 
 
 class TestFernetCodec(PayloadCodecContract):
-    def make(self) -> PayloadCodec:
+    def make(self):
         return FernetCodec(keys=[NEW_KEY])
 
 

@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-from typing import Any
 
 import pytest
 from django.core.exceptions import FieldError
@@ -13,7 +12,7 @@ from django.urls import reverse
 from django_jobchains import records
 from django_jobchains.models import DeferredWrite
 from django_jobchains.payloads.codecs import ENCODED, Unreadable, decode_text
-from django_jobchains.records import PayloadField, PayloadTextField, RecordRun
+from django_jobchains.records import PayloadField, PayloadTextField
 from django_jobchains.records.checks import check_records
 from django_jobchains.store import get_store
 from django_jobchains.store.record_tables import RecordEnd
@@ -27,7 +26,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.admin.records.site"
 every_model = pytest.mark.parametrize("model", [Upload, Letter])
 
 
-def handle(record: Any, run: RecordRun) -> None:
+def handle(record, run):
     run.add_log(f"key {CANARY}", ["convert", CANARY]).update(out=f"out {CANARY}", exit_code=1)
     raise ValueError(f"error {CANARY} {'long ' * 500}end")
 
@@ -38,13 +37,13 @@ def _workers(processors):
     processors.records(Letter, columns=LETTER_COLUMNS)(handle)
 
 
-def failed(model: Any) -> Any:
+def failed(model):
     record = model.objects.create(pk=7 if model is Upload else "a")
     run_due_jobs()
     return model.objects.get(pk=record.pk)
 
 
-def stored(model: Any) -> str:
+def stored(model):
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT * FROM {connection.ops.quote_name(model._meta.db_table)}")
         return repr(cursor.fetchall())

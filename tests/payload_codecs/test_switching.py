@@ -1,7 +1,5 @@
 """A codec can be enabled and disabled, and its keys rotated, while jobs wait."""
 
-from typing import Any
-
 import pytest
 from django.core.exceptions import FieldError
 
@@ -9,7 +7,7 @@ from django_jobchains import chains
 from django_jobchains.exceptions import InvalidInput
 from django_jobchains.models import FailedAttempt, Job, JobProgress, LogLine
 from django_jobchains.payloads.codecs import ENCODED
-from django_jobchains.processors import RescheduleJob, RunningJob
+from django_jobchains.processors import RescheduleJob
 from django_jobchains.testing import run_due_jobs
 from django_jobchains.testing.contracts.payload_codecs import JSON_VALUES
 from tests.payload_codecs.conftest import NEW_KEY, OLD_KEY, codec
@@ -20,16 +18,16 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture(autouse=True)
 def _echo(processors):
     @processors.register("shop.echo")
-    def echo(job: RunningJob[Any]) -> Any:
+    def echo(job):
         return job.input
 
     @processors.register("shop.log")
-    def log(job: RunningJob[Any]) -> None:
+    def log(job):
         job.log(f"{ENCODED}x")
         job.set_progress(1, f"{ENCODED}x")
 
     @processors.register("shop.reschedule")
-    def reschedule(job: RunningJob[Any]) -> None:
+    def reschedule(job):
         raise RescheduleJob(delay=60, reason=f"{ENCODED}x")
 
 

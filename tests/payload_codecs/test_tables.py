@@ -2,7 +2,6 @@
 
 import io
 import json
-from typing import Any
 
 import pytest
 from django.core.management import call_command
@@ -12,7 +11,7 @@ from django.urls import reverse
 from django_jobchains import chains, context
 from django_jobchains.exceptions import ChainFailed
 from django_jobchains.models import FailedAttempt, Job, JobProgress, LogLine
-from django_jobchains.processors import FailJob, RunningJob
+from django_jobchains.processors import FailJob
 from django_jobchains.store.rows import Effects, EndedAttempt
 from django_jobchains.testing import run_due_jobs
 from tests.payload_codecs.conftest import CANARY, raw_tables
@@ -30,12 +29,12 @@ def shop(processors):
     """Register types whose handlers store payloads everywhere, and check what they receive."""
 
     @processors.register("shop.part", entry=True)
-    def part(job: RunningJob[Any]) -> Any:
+    def part(job):
         assert job.input == SECRET
         return SECRET
 
     @processors.register("shop.order")
-    def order(job: RunningJob[Any]) -> Any:
+    def order(job):
         assert job.input == SECRET
         assert job.context == {"actor": CANARY}
         assert [chain.output for chain in job.blockers] == [SECRET]
@@ -47,12 +46,12 @@ def shop(processors):
         return job.continue_with("shop.receipt", SECRET)
 
     @processors.register("shop.receipt", entry=False)
-    def receipt(job: RunningJob[Any]) -> Any:
+    def receipt(job):
         assert (job.input, job.context) == (SECRET, {"actor": CANARY})
         return SECRET
 
     @processors.register("shop.failed")
-    def failed(job: RunningJob[Any]) -> Any:
+    def failed(job):
         assert (job.input["input"], job.input["error"], job.context) == (
             SECRET,
             f"FailJob: {CANARY}",
@@ -60,13 +59,13 @@ def shop(processors):
         )
 
     @processors.register("shop.failing", on_failure="shop.failed")
-    def failing(job: RunningJob[Any]) -> None:
+    def failing(job):
         raise FailJob(CANARY)
 
     return processors
 
 
-def order() -> chains.Chain:
+def order():
     """Enqueue an order with a blocker."""
     with context.bound(actor=CANARY):
         return chains.enqueue("shop.order", SECRET, blockers=[chains.enqueue("shop.part", SECRET)])
@@ -172,7 +171,7 @@ def test_the_pages_of_the_admin_show_payloads_only_with_the_permission(shop, may
     assert "RuntimeError" in pages["the list of jobs"]
 
 
-def signed_in(users: Any, *, may_view: bool) -> Client:
+def signed_in(users, *, may_view):
     from django.contrib.auth.models import Permission
 
     user = users.objects.create_user("staff", is_staff=True)

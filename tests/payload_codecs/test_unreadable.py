@@ -25,20 +25,20 @@ REMEDY = "add it to the keys again, and retry the job"
 @pytest.fixture
 def shop(processors):
     @processors.register("shop.echo")
-    def echo(job: RunningJob[Any]) -> Any:
+    def echo(job):
         return job.input
 
     @processors.register("shop.sum")
-    def add(job: RunningJob[Any]) -> Any:
+    def add(job):
         return sum(chain.output for chain in job.blockers)
 
     @processors.register("shop.batch", batch_limit=10)
-    def batch(jobs: Batch[Any]) -> None:
+    def batch(jobs: Batch[Any]):
         for job in jobs:
             job.finish(job.input)
 
     @processors.register("shop.failing")
-    def failing(job: RunningJob[Any]) -> None:
+    def failing(job):
         job.log(f"log {CANARY}", secret=CANARY)
         job.set_progress(0.5, f"progress {CANARY}")
         raise FailJob(CANARY)
@@ -66,14 +66,14 @@ def test_only_the_job_itself_fails(shop, type_name):
 
 def test_on_failure_gets_the_reason_instead_of_an_unreadable_input(processors):
     """The compensation must neither take the encoded text for the input, nor a lost key for a failed step."""
-    seen: list[FailedJob] = []
+    seen = []
 
     @processors.register("shop.undo")
-    def undo(job: RunningJob[FailedJob]) -> None:
+    def undo(job: RunningJob[FailedJob]):
         seen.append(job.input)
 
     @processors.register("shop.pay", on_failure=undo)
-    def pay(job: RunningJob[Any]) -> Any:
+    def pay(job):
         return job.input
 
     lost = pay.enqueue(CANARY)

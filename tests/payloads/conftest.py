@@ -1,6 +1,9 @@
 import pytest
 
+from tests.attempts.conftest import processors, work
 from tests.support.attempts import WITHOUT_WAKE_UPS
+
+__all__ = ("processors", "work")
 
 
 @pytest.fixture(autouse=True)

@@ -2,9 +2,7 @@
 
 import json
 import tracemalloc
-from collections import OrderedDict
-from collections.abc import Callable
-from datetime import date, datetime
+from datetime import date
 from decimal import Decimal
 from enum import IntEnum
 from typing import Any
@@ -18,10 +16,10 @@ from django_jobchains.payloads.strict_json import decode, encode
 from django_jobchains.payloads.types import Codec
 from django_jobchains.processors import JobType
 
-anything: JobType[Any, Any] = JobType("anything")
+anything = JobType("anything")
 
 
-def error_of(value: Any) -> InvalidInput:
+def error_of(value):
     with pytest.raises(InvalidInput) as caught:
         anything.item(value)
     return caught.value
@@ -34,7 +32,6 @@ def error_of(value: Any) -> InvalidInput:
         ([1, float("inf")], "$[1]", "inf is not JSON"),
         ({"a": {"b": float("-inf")}}, "$.a.b", "-inf is not JSON"),
         ({"items": [{}, {}, {}, {"price": Decimal("0.1")}]}, "$.items[3].price", "Decimal is not JSON"),
-        ({"at": datetime(2026, 1, 1)}, "$.at", "datetime is not JSON"),  # noqa: DTZ001
         ({"on": date(2026, 1, 1)}, "$.on", "date is not JSON"),
         ([UUID(int=1)], "$[0]", "UUID is not JSON"),
         ({"raw": b"bytes"}, "$.raw", "bytes is not JSON"),
@@ -50,14 +47,14 @@ def error_of(value: Any) -> InvalidInput:
         ({"a": {"\udc00": 1}}, "$.a", "a lone surrogate cannot be stored"),
         ({1: "one"}, "$", "a key must be a string, not 1"),
         ({"a": [{None: 1}]}, "$.a[0]", "a key must be a string, not None"),
-        ({True: 1}, "$", "a key must be a string, not True"),
-        ({1.5: 1}, "$", "a key must be a string, not 1.5"),
+        ({"card": "4000 " * 10_000 + "\0"}, "$.card", "a NUL character"),
     ],
 )
-def test_a_value_that_is_not_json_is_refused_with_its_path(value, path, reason):
+def test_a_value_that_is_not_json_is_refused_with_its_path_and_not_quoted(value, path, reason):
     error = error_of(value)
     assert error.path == path
     assert str(error).startswith(f"At {path}: {reason}")
+    assert len(str(error)) < 300
 
 
 def test_the_errors_are_value_errors_of_the_package():
@@ -74,15 +71,13 @@ class Text(str):
     __slots__ = ()
 
 
-def test_json_is_accepted():
-    anything.item([None, True, 0, -1, 10**400, -0.0, 1e-300, "", 'ä \U0001f642 \u2028 \x7f \x01 " \\ /'])
-    anything.item([[], {}, {"": {"": []}}, OrderedDict(b=1, a=2), Text("a text"), Colour.RED])
-    for value in (None, 0, "", [], {}):
-        anything.item(value)
+@pytest.mark.parametrize("value", [None, 0, "", [], {}, [[], {}, {"": {"": []}}, 10**400, Text("a text"), Colour.RED]])
+def test_json_is_accepted(value):
+    anything.item(value)
 
 
-def nested(levels: int, *, as_dict: bool = False) -> Any:
-    value: Any = "the bottom"
+def nested(levels, *, as_dict=False):
+    value = "the bottom"
     for _ in range(levels):
         value = {"deeper": value} if as_dict else [value]
     return value
@@ -95,61 +90,46 @@ def test_100_levels_are_accepted_and_101_are_not(as_dict):
     assert "nested deeper than 100 levels (JOBCHAINS['MAX_PAYLOAD_DEPTH'])" in str(error)
 
 
-def test_a_hundred_thousand_levels_are_refused_without_recursion():
+def test_deep_and_circular_values_are_refused_without_recursion():
+    around = [1]
+    around.append({"and": around})
+    assert "nested deeper" in str(error_of(around))
     value = nested(100_000)
     assert "nested deeper" in str(error_of(value))
     while isinstance(value, list):  # otherwise Python frees it recursively
         value = value[0]
 
 
-def test_circular_values_are_refused():
-    around: list[Any] = [1]
-    around.append({"and": around})
-    assert "nested deeper" in str(error_of(around))
-
-
 def test_a_value_that_is_small_in_memory_and_huge_as_json_is_refused():
-    value: Any = "x"
+    value = "x"
     for _ in range(60):
         value = [value, value]
     assert "too many values" in str(error_of(value))
 
 
-@pytest.mark.parametrize("as_dict", [False, True])
-def test_values_are_counted_before_they_are_encoded(settings, as_dict):
-    settings.JOBCHAINS = {"MAX_PAYLOAD_BYTES": 41}
-    fits: Any = {str(number): 1 for number in range(6)} if as_dict else [1] * 20
-    anything.item(fits)
-    many: Any = {str(number): 1 for number in range(21)} if as_dict else [1] * 21
-    assert "too many values" in str(error_of(many))
-
-
-@pytest.mark.parametrize("number", [1e308, -1e308, 1e-308])
-def test_the_digits_of_numbers_are_counted_before_they_are_encoded(monkeypatch, settings, number):
+@pytest.mark.parametrize("of", [list, lambda numbers: {str(key): number for key, number in enumerate(numbers)}])
+@pytest.mark.parametrize(
+    ("limit", "number", "fits", "many"), [(41, 1, 6, 21), *((10_000, each, 30, 33) for each in (1e308, -1e308, 1e-308))]
+)
+def test_values_and_digits_are_counted_before_they_are_encoded(settings, monkeypatch, of, limit, number, fits, many):
     """Numbers are stored without an exponent: five characters become three hundred."""
-    settings.JOBCHAINS = {"MAX_PAYLOAD_BYTES": 10_000}
-    anything.item([number] * 31)
+    settings.JOBCHAINS = {"MAX_PAYLOAD_BYTES": limit}
+    anything.item(of([number] * fits))
     monkeypatch.setattr("django_jobchains.payloads.strict_json.write_json", None)
-    assert "too many values, or too large ones, for 10,000 bytes" in str(error_of([number] * 33))
-    assert "too many values, or too large ones" in str(error_of({str(key): number for key in range(33)}))
+    assert f"too many values, or too large ones, for {limit:,} bytes" in str(error_of(of([number] * many)))
 
 
 @pytest.mark.parametrize("annotation", [Any, list[float]])
 def test_a_form_with_many_large_numbers_is_refused_without_much_memory(annotation):
     text = f"[{'1e308,' * 150_000}1]"
     form = PayloadForm({"payload": text}, codec=Codec(annotation), error=InvalidInput, json_label="", legend="")
-    tracemalloc.start()
-    try:
-        assert "too large ones" in form.errors["payload"][0]
-        assert tracemalloc.get_traced_memory()[1] < 20 * len(text)
-    finally:
-        tracemalloc.stop()
+    assert peak_bytes(lambda: form.errors) < 20 * len(text)
+    assert "too large ones" in form.errors["payload"][0]
 
 
 @pytest.mark.parametrize("letter", ["x", "ä", "你", "\U0001f642"])
 def test_a_mebibyte_of_json_is_accepted_and_a_byte_more_is_not(letter):
-    room = 2**20 - len('""')
-    letters, rest = divmod(room, len(letter.encode()))
+    letters, rest = divmod(2**20 - len('""'), len(letter.encode()))
     fits = letter * letters + "x" * rest
     anything.item(fits)
     error = error_of(fits + "x")
@@ -173,10 +153,6 @@ def test_an_integer_that_python_cannot_parse_is_refused():
     assert "cannot be written as JSON" in str(error_of(10**5000))
 
 
-def test_an_error_does_not_contain_the_value():
-    assert len(str(error_of({"card": "4000 " * 10_000 + "\0"}))) < 200
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["[]", "{}", '""', "[0]"])
 def test_many_small_values_take_little_memory(part):
@@ -187,7 +163,7 @@ def test_many_small_values_take_little_memory(part):
     assert peak_bytes(lambda: decode(text)) < peak_bytes(lambda: json.loads(text)) + 5_000_000
 
 
-def peak_bytes(function: Callable[[], object]) -> int:
+def peak_bytes(function):
     tracemalloc.start()
     try:
         function()

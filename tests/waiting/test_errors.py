@@ -3,10 +3,8 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import Iterator
 from datetime import timedelta
 from fractions import Fraction
-from typing import Any
 
 import pytest
 from django.db import DatabaseError, connection, transaction
@@ -154,12 +152,12 @@ def test_invalid_output_affects_only_waiters_for_its_chain(wait, queries):
         waiters[0].output()
 
 
-def key(chain: chains.Chain) -> object:
+def key(chain):
     """Return the chain's primary key as its database stores it."""
     return chain.id if connection.vendor == "postgresql" else chain.id.hex
 
 
-def raises(error: Exception) -> None:
+def raises(error):
     raise error
 
 
@@ -168,21 +166,21 @@ class BrokenNotifier:
 
     carries_hints = True
 
-    def __init__(self, using: str) -> None:
+    def __init__(self, using):
         self.using = using
 
-    def publish(self, hints: Any) -> None:
+    def publish(self, hints):
         pass
 
-    def close(self) -> None:
+    def close(self):
         pass
 
-    def listen(self, on_hint: Any) -> Any:
+    def listen(self, on_hint):
         raise OSError("no route to host")
 
 
 @contextlib.contextmanager
-def abandoned_wait(chain: chains.Chain) -> Iterator[None]:
+def abandoned_wait(chain):
     """A task that waits for a chain, and whose event loop is closed."""
     loop = asyncio.new_event_loop()
     task = loop.create_task(chain.aresult(None))
@@ -200,7 +198,7 @@ def abandoned_wait(chain: chains.Chain) -> Iterator[None]:
 def test_cancelled_task_leaves_no_waiter():
     chain = approval.enqueue()
 
-    async def cancel() -> None:
+    async def cancel():
         tasks = [asyncio.create_task(chain.aresult(timeout)) for timeout in (None, 60)]
         await asyncio.to_thread(until_waiting, 2)
         for task in tasks:
@@ -217,7 +215,7 @@ def test_cancelled_task_leaves_no_waiter():
 def test_task_cancelled_during_a_notification_leaves_no_waiter(queries):
     chain = approval.enqueue()
 
-    async def cancel(loop_steps: int) -> None:
+    async def cancel(loop_steps):
         task = asyncio.create_task(chain.aresult(LONG))
         await asyncio.to_thread(until_waiting, 1)
         await asyncio.to_thread(queries.until_idle)
@@ -237,7 +235,7 @@ def test_task_cancelled_during_a_notification_leaves_no_waiter(queries):
 def test_asyncio_timeout_of_the_caller_is_not_a_chain_timeout():
     chain = approval.enqueue()
 
-    async def give_up() -> None:
+    async def give_up():
         async with asyncio.timeout(0.1):
             await chain.aresult(None)
 

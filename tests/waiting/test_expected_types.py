@@ -1,8 +1,6 @@
 """The types of outputs: the type of the last job, and the type that a caller expects the chain to have."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -11,7 +9,7 @@ from django_jobchains import chains
 from django_jobchains.chains import Chain, JobTypeMismatch
 from django_jobchains.exceptions import InvalidOutput
 from django_jobchains.models import Job
-from django_jobchains.processors import Continuation, Processors, RunningJob, get_registry
+from django_jobchains.processors import Continuation, RunningJob, get_registry
 from tests.attempts.conftest import processors, work
 from tests.support.attempts import committed
 from tests.waiting.waiters import WaitingThread, approval, until_waiting
@@ -32,7 +30,7 @@ class Points:
 
 
 class Shop:
-    def __init__(self, processors: Processors) -> None:
+    def __init__(self, processors):
         @processors.register("shop.points")
         def points(job: RunningJob[int]) -> Points:
             return Points(job.input)
@@ -49,7 +47,7 @@ def shop(processors):
     return Shop(processors)
 
 
-READERS: dict[str, Callable[[Any, Any], Any]] = {
+READERS = {
     "get": lambda chain_id, job_type: chains.get(chain_id, job_type=job_type).output,
     "aget": lambda chain_id, job_type: async_to_sync(chains.aget)(chain_id, job_type=job_type).output,
     "wait": lambda chain_id, job_type: chains.wait(chain_id, 30, job_type=job_type),

@@ -54,7 +54,7 @@ def test_lock_held_by_the_parent_does_not_block_a_forked_child(settings):
     until_waiting()
     held, released = threading.Event(), threading.Event()
 
-    def hold() -> None:
+    def hold():
         with waiting.get_watcher("default")._changed:
             held.set()
             released.wait(60)

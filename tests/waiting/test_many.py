@@ -3,19 +3,16 @@
 import asyncio
 import random
 import threading
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
-from uuid import UUID
 
 import pytest
 from django.db import connection
 
 from django_jobchains import chains
-from django_jobchains.chains import Chain, ChainCancelled, ChainTimeout
-from django_jobchains.processors import JobType, RunningJob
+from django_jobchains.chains import ChainCancelled, ChainTimeout
+from django_jobchains.processors import RunningJob
 from tests.support.attempts import committed
-from tests.support.statements import Statements, statements_of_others
+from tests.support.statements import statements_of_others
 from tests.support.waiting import stays, until
 from tests.waiting.waiters import (
     LONG,
@@ -35,35 +32,35 @@ MANY = 500
 class WaitingTasks(threading.Thread):
     """Asyncio tasks that wait on one event loop, which runs on a separate thread."""
 
-    def __init__(self, created: list[Chain]) -> None:
+    def __init__(self, created):
         super().__init__(daemon=True)
         self._chains = created
-        self.results: list[Any] = []
+        self.results = []
         self.start()
 
-    def run(self) -> None:
+    def run(self):
         self.results = asyncio.run(self._wait())
 
-    async def _wait(self) -> list[Any]:
+    async def _wait(self):
         return await asyncio.gather(*(chain.aresult(LONG) for chain in self._chains), return_exceptions=True)
 
 
-def in_tasks(created: list[Chain]) -> Callable[[], list[Any]]:
+def in_tasks(created):
     tasks = WaitingTasks(created)
 
-    def results() -> list[Any]:
+    def results():
         tasks.join(LONG)
         return tasks.results
 
     return results
 
 
-def in_threads(created: list[Chain]) -> Callable[[], list[Any]]:
+def in_threads(created):
     waiters = [WaitingThread(chain.id, wait=output_or_error) for chain in created]
     return lambda: [waiter.output() for waiter in waiters]
 
 
-def output_or_error(chain_id: UUID, timeout: float | None) -> Any:
+def output_or_error(chain_id, timeout):
     try:
         return chains.wait(chain_id, timeout)
     except Exception as error:
@@ -74,7 +71,7 @@ tasks_and_threads = pytest.mark.parametrize("wait_for_all", [in_tasks, in_thread
 
 
 @contextmanager
-def counted_statements() -> Iterator[Statements]:
+def counted_statements():
     if connection.vendor == "postgresql":
         until(lambda: sessions() == 0, what="the sessions of an earlier test are closed")
     with statements_of_others() as statements:
@@ -102,14 +99,14 @@ def test_500_waiters_use_one_connection_and_one_query(wait_for_all, queries):
     assert len(queries) <= statements.count("jobchains_") <= 2 * len(queries)
 
 
-def one_session() -> bool:
+def one_session():
     return sessions() == 1
 
 
 @tasks_and_threads
 @pytest.mark.usefixtures("no_poll")
 def test_500_waiters_are_notified_of_completions_by_a_worker(wait_for_all, processors, start_worker):
-    double: JobType[int, int] = processors.register("waiting.double")(lambda job: job.input * 2)
+    double = processors.register("waiting.double")(lambda job: job.input * 2)
     created = chains.enqueue_many([double.item(number) for number in range(MANY)])
     results = wait_for_all(created)
     until_waiting(MANY)
@@ -120,7 +117,7 @@ def test_500_waiters_are_notified_of_completions_by_a_worker(wait_for_all, proce
 @pytest.mark.usefixtures("no_poll")
 def test_no_wake_up_is_lost_while_waiters_come_and_go(processors, start_worker):
     @processors.register("waiting.step")
-    def step(job: RunningJob[int]) -> Any:
+    def step(job: RunningJob[int]):
         if job.input % 3 == 0:
             with job.complete():
                 return job.input

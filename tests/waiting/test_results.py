@@ -2,20 +2,17 @@
 
 import itertools
 import threading
-from collections.abc import Callable
-from typing import Any
 from uuid import uuid4
 
 import pytest
 from django.db import connection, transaction
 
 from django_jobchains import chains
-from django_jobchains.chains import Chain, ChainCancelled, ChainFailed, ChainNotFound, ChainTimeout
+from django_jobchains.chains import ChainCancelled, ChainFailed, ChainNotFound, ChainTimeout
 from django_jobchains.models import Job
 from django_jobchains.notifications import waiting
-from django_jobchains.processors import FailJob, JobType, RunningJob
+from django_jobchains.processors import FailJob, JobType
 from django_jobchains.store import get_store
-from django_jobchains.store.rows import ChainEnd
 from tests.support.attempts import committed, on_own_connection
 from tests.support.waiting import until
 from tests.waiting.waiters import (
@@ -104,7 +101,7 @@ def test_timeout_applies_while_the_database_does_not_respond(queries, monkeypatc
     gate.set()
 
 
-def continued() -> Chain:
+def continued():
     """Return a chain at its third job."""
     chain = approval.enqueue()
     with chains.current_job(chain.id) as current:
@@ -171,7 +168,7 @@ def test_cancelled_chain_raises_chain_cancelled(wait):
 @sync_and_async
 def test_failed_chain_raises_chain_failed_with_the_last_error(wait, processors, start_worker):
     @processors.register("waiting.step")
-    def step(job: RunningJob[Any]) -> Any:
+    def step(job):
         if job.input == "last":
             raise FailJob("the card was refused")
         return job.continue_with("waiting.step", "last")
@@ -211,7 +208,7 @@ def test_wait_continues_through_every_job_of_the_chain(queries):
 
 def test_retried_job_does_not_end_the_wait(processors, start_worker):
     @processors.register("waiting.unsteady")
-    def unsteady(job: RunningJob[Any]) -> int:
+    def unsteady(job):
         if job.attempt < 3:
             raise ValueError("not yet")
         return job.attempt
@@ -250,7 +247,7 @@ def test_chain_that_continues_during_a_query_has_not_completed(statement):
     chain = approval.enqueue()
     chains.cancel(chain.id)
 
-    def go_on() -> None:
+    def go_on():
         chains.retry(chain.id)
         with chains.current_job(chain.id) as current:
             current.continue_with(approval)
@@ -258,11 +255,11 @@ def test_chain_that_continues_during_a_query_has_not_completed(statement):
     assert queried_end_of(chain, statement, go_on).status != "completed"
 
 
-def queried_end_of(chain: Chain, statement: int, meanwhile: Callable[[], object]) -> ChainEnd:
+def queried_end_of(chain, statement, meanwhile):
     """Return the end that a query finds if ``meanwhile`` runs before its n-th statement."""
     statements = itertools.count(1)
 
-    def execute(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
+    def execute(execute, sql, params, many, context):
         if next(statements) == statement:
             on_own_connection(meanwhile)
         return execute(sql, params, many, context)

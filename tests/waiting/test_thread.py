@@ -34,7 +34,7 @@ def short_linger(monkeypatch):
     monkeypatch.setattr(waiting, "LINGER_SECONDS", 0.1)
 
 
-def wait_briefly() -> None:
+def wait_briefly():
     with pytest.raises(ChainTimeout):
         chains.wait(approval.enqueue().id, 0.01)
 
@@ -119,9 +119,9 @@ def test_waiter_that_arrives_during_a_query_is_in_the_next(queries):
     finish(ended, "done")
     waiter = WaitingThread(chain.id)
     queries.until_idle()
-    late: list[WaitingThread] = []
+    late = []
 
-    def start_late_waiter() -> None:
+    def start_late_waiter():
         late.append(WaitingThread(ended.id))
         until_waiting(2)
 
@@ -137,7 +137,7 @@ def test_hints_about_any_chain_do_not_keep_the_thread_alive():
     wait_briefly()
     watcher = waiting.get_watcher("default")
 
-    def is_gone() -> bool:
+    def is_gone():
         for _ in range(100):
             watcher.on_hint(chain_finished(EVERY))
         return threads() == []
@@ -160,9 +160,9 @@ def test_wait_after_the_thread_has_ended_starts_another():
 def test_racing_first_waiters_share_one_thread(monkeypatch):
     monkeypatch.setattr(waiting, "_watchers", {})
     barrier = threading.Barrier(16)
-    watchers: list[waiting.ChainWatcher] = []
+    watchers = []
 
-    def get_watcher() -> None:
+    def get_watcher():
         barrier.wait(30)
         watchers.append(waiting.get_watcher("default"))
 

@@ -77,7 +77,7 @@ def test_chain_deleted_in_the_same_transaction_is_not_found():
 def test_transaction_may_wait_for_a_committed_chain():
     chain = approval.enqueue()
 
-    def wait_in_transaction(chain_id: object, timeout: object) -> object:
+    def wait_in_transaction(chain_id, timeout):
         with transaction.atomic():
             return chain.result(30)
 

@@ -2,8 +2,6 @@
 
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -12,7 +10,7 @@ from django_jobchains.chains import ChainCancelled, ChainFailed, ChainNotFound
 from django_jobchains.declare.policies import Backoff
 from django_jobchains.notifications import EVERY, chain_finished, get_notifier, job_scheduled, waiting
 from django_jobchains.notifications.wakeups import publish
-from django_jobchains.processors import FailJob, JobType, RunningJob
+from django_jobchains.processors import FailJob, JobType
 from django_jobchains.store.rows import Effects
 from tests.support.attempts import committed
 from tests.support.jobs import claim, expire
@@ -55,7 +53,7 @@ def test_completion_by_a_worker_wakes_the_waiter(settings, queries, settings_of,
     gate = threading.Event()
 
     @processors.register("waiting.gated")
-    def gated(job: RunningJob[Any]) -> str:
+    def gated(job):
         assert gate.wait(30)
         return "done"
 
@@ -106,12 +104,12 @@ class TestEveryEndOfAChain:
 
     @pytest.fixture
     def ends_by(self, processors, start_worker, gate):
-        def ends_by(end: Callable[[RunningJob[Any]], Any]) -> JobType[Any, Any]:
-            def handler(job: RunningJob[Any]) -> Any:
+        def ends_by(end):
+            def handler(job):
                 assert gate.wait(30)
                 return end(job)
 
-            job_type: JobType[Any, Any] = processors.register("waiting.gated")(handler)
+            job_type = processors.register("waiting.gated")(handler)
             start_worker()
             return job_type
 
@@ -124,7 +122,7 @@ class TestEveryEndOfAChain:
         assert waiter.output() == "done"
 
     def test_handler_completes_in_its_own_transaction(self, ends_by, gate, queries):
-        def complete(job: RunningJob[Any]) -> str:
+        def complete(job):
             with job.complete():
                 return "done"
 
@@ -134,7 +132,7 @@ class TestEveryEndOfAChain:
         assert waiter.output() == "done"
 
     def test_handler_fails(self, ends_by, gate, queries):
-        def fail(job: RunningJob[Any]) -> None:
+        def fail(job):
             raise FailJob("no")
 
         waiter = WaitingThread(ends_by(fail).enqueue().id)
@@ -145,7 +143,7 @@ class TestEveryEndOfAChain:
 
     def test_running_handler_is_cancelled(self, processors, start_worker, queries):
         @processors.register("waiting.stoppable")
-        def stoppable(job: RunningJob[Any]) -> None:
+        def stoppable(job):
             job.signal.wait(30)
             job.signal.raise_if_aborted()
 
@@ -175,7 +173,7 @@ class TestEveryEndOfAChain:
 
     def test_chain_fails_with_its_blocker(self, queries):
         blocker = approval.enqueue()
-        strict: JobType[Any, Any] = JobType("waiting.strict", on_blocker_failure="fail")
+        strict = JobType("waiting.strict", on_blocker_failure="fail")
         waiter = WaitingThread(strict.enqueue(blockers=[blocker]).id)
         queries.until_idle()
         chains.cancel(blocker.id)
@@ -233,12 +231,12 @@ def test_hint_is_followed_by_a_second_query(settings, monkeypatch, queries):
     queries.until_idle()
     send = get_notifier("default").send
 
-    def hint() -> float:
+    def hint():
         at = time.monotonic()
         send([chain_finished(EVERY)])
         return at
 
-    received_at: list[float] = []
+    received_at = []
     queries.before_next = lambda: received_at.append(hint())
     hint()
     until(lambda: received_at and queries.times[-1] >= received_at[0] + 0.3)

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -11,10 +11,9 @@ from asgiref.sync import async_to_sync
 from django.db import connection, connections
 
 from django_jobchains import chains
-from django_jobchains.notifications import Hint, Listener, Notifier, Subscribers, waiting
+from django_jobchains.notifications import Listener, Notifier, waiting
 from django_jobchains.processors import JobType
 from django_jobchains.store.chains import Chains
-from django_jobchains.store.rows import ChainEnd
 from tests.support.waiting import stays, until
 
 #: A timeout that a passing test never reaches.
@@ -27,7 +26,7 @@ DISCONNECTED = "tests.waiting.waiters.DisconnectedNotifier"
 
 WaitCall = Callable[[UUID, float | None], Any]
 
-WAIT_CALLS: dict[str, WaitCall] = {
+WAIT_CALLS = {
     "wait": chains.wait,
     "await_chain": async_to_sync(chains.await_chain),
     "result": lambda chain_id, timeout: chains.get(chain_id).result(timeout),
@@ -39,23 +38,23 @@ sync_and_async = pytest.mark.parametrize(
 )
 
 #: A job type without a handler: tests complete its jobs.
-approval: JobType[Any, Any] = JobType("waiting.approval")
+approval = JobType("waiting.approval")
 
-_started: "list[WaitingThread]" = []
+_started = []
 
 
 class WaitingThread(threading.Thread):
     """A started thread that waits for a chain."""
 
-    def __init__(self, chain_id: UUID, timeout: float | None = LONG, wait: WaitCall = chains.wait) -> None:
+    def __init__(self, chain_id, timeout=LONG, wait=chains.wait):
         super().__init__(name="waiter", daemon=True)
         self._chain_id, self._timeout, self._wait = chain_id, timeout, wait
-        self._output: Any = None
-        self._error: BaseException | None = None
+        self._output = None
+        self._error = None
         _started.append(self)
         self.start()
 
-    def run(self) -> None:
+    def run(self):
         try:
             self._output = self._wait(self._chain_id, self._timeout)
         except BaseException as error:
@@ -63,10 +62,10 @@ class WaitingThread(threading.Thread):
         finally:
             connections.close_all()
 
-    def _chain(self) -> dict[str, Any] | None:
+    def _chain(self):
         return chains.Chain.objects.filter(pk=self._chain_id).values("id", "status").first()
 
-    def output(self, seconds: float = 30.0) -> Any:
+    def output(self, seconds=30.0):
         """Return what the call returned, or raise what it raised."""
         self.join(seconds)
         assert not self.is_alive(), f"The waiter was not notified within {seconds} s. Its chain: {self._chain()}"
@@ -78,35 +77,35 @@ class WaitingThread(threading.Thread):
 class ChainQueries:
     """The watcher's queries for ends of chains: the time and the chain ids of each."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.times: list[float] = []
-        self.ids: list[list[UUID]] = []
+    def __init__(self, monkeypatch):
+        self.times = []
+        self.ids = []
         #: Called once before the next query, and may raise.
-        self.before_next: Callable[[], object] | None = None
+        self.before_next = None
         query = Chains.ends
 
-        def ends(store: Chains, chain_ids: list[UUID]) -> dict[UUID, ChainEnd]:
+        def ends(store, chain_ids):
             self._record(chain_ids)
             return query(store, chain_ids)
 
         monkeypatch.setattr(Chains, "ends", ends)
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.times)
 
-    def _record(self, chain_ids: list[UUID]) -> None:
+    def _record(self, chain_ids):
         self.ids.append(list(chain_ids))
         self.times.append(time.monotonic())
         before_next, self.before_next = self.before_next, None
         if before_next is not None:
             before_next()
 
-    def until_idle(self) -> int:
+    def until_idle(self):
         """Wait until only a hint can cause another query, and return the number of queries. Needs ``no_poll``."""
         until(lambda: stays(self._is_idle, 0.05))
         return len(self)
 
-    def _is_idle(self) -> bool:
+    def _is_idle(self):
         watcher = waiting.get_watcher("default")
         is_scheduled = watcher._query_at > time.monotonic() + LONG
         return bool(self.times) and watcher._used_at >= self.times[-1] and is_scheduled
@@ -115,53 +114,52 @@ class ChainQueries:
 class DisconnectedNotifier(Notifier):
     """Carries hints, but its listeners are never connected."""
 
-    def connect(self, subscribers: Subscribers) -> Listener:
+    def connect(self, subscribers):
         return _DisconnectedListener()
 
 
 class _DisconnectedListener(Listener):
     @property
-    def is_alive(self) -> bool:
+    def is_alive(self):
         return False
 
 
 class DroppingNotifier(Notifier):
     """Reports that it carries hints, and loses all of them."""
 
-    def send(self, hints: Collection[Hint]) -> None:
+    def send(self, hints):
         pass
 
 
-def finish(chain: chains.Chain, output: Any = None) -> None:
+def finish(chain, output=None):
     chains.complete(chain.id, output)
 
 
-def waiter_count() -> int:
+def waiter_count():
     return sum(map(len, list(waiting.get_watcher("default")._waiters.values())))
 
 
-def until_waiting(count: int = 1) -> None:
+def until_waiting(count=1):
     until(lambda: waiter_count() == count, what=lambda: f"{waiter_count()} waiters")
 
 
-def threads() -> list[str]:
+def threads():
     """Return the names of the threads that serve waiters in this process."""
     names = [thread.name for thread in threading.enumerate()]
     return [name for name in names if name.startswith(("jobchains-waiting", "jobchains-listener"))]
 
 
-def sessions() -> int:
+def sessions():
     """Return the number of PostgreSQL's other sessions in this database."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
             "AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
         )
-        count: int = cursor.fetchone()[0]
-        return count
+        return cursor.fetchone()[0]
 
 
-def end_all() -> None:
+def end_all():
     """Give the waiters of a failed test time to end: the tables are empty by now."""
     remaining = [waiter for waiter in _started if waiter.is_alive()]
     _started.clear()

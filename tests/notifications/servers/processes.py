@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from typing import Any
 
 SETUP = """
 import os, sys, threading
@@ -16,13 +15,13 @@ notifier = get_notifier("default")
 """
 
 
-def jobchains(servers: str, **options: Any) -> dict[str, Any]:
+def jobchains(servers, **options):
     """``settings.JOBCHAINS`` of a project that uses NATS."""
     backend = "django_jobchains.notifications.nats.NatsNotifier"
     return {"NOTIFIER": {"BACKEND": backend, "OPTIONS": {"servers": servers, **options}}}
 
 
-def run(servers: str, script: str) -> str:
+def run(servers, script):
     """Run a script after SETUP in a process that turns warnings into errors, and return its output."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", "-c", SETUP + script],

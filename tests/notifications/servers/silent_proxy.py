@@ -2,35 +2,33 @@
 
 import socket
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 
 class SilentProxy:
     """Forwards connections to a local port. After ``silence()`` existing ones carry nothing; new ones work."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port):
         self._to = port
         self._server = socket.create_server(("127.0.0.1", 0))
-        self._ends: list[socket.socket] = []
-        self._silent: set[socket.socket] = set()
+        self._ends = []
+        self._silent = set()
         self._threads = [threading.Thread(target=self._accept, name="proxy")]
         self._threads[0].start()
 
     @property
-    def port(self) -> int:
-        port: int = self._server.getsockname()[1]
-        return port
+    def port(self):
+        return self._server.getsockname()[1]
 
     @property
-    def count(self) -> int:
+    def count(self):
         """The number of connections so far."""
         return len(self._ends) // 2
 
-    def silence(self) -> None:
+    def silence(self):
         self._silent |= {*self._ends}
 
-    def close(self) -> None:
+    def close(self):
         for end in (self._server, *self._ends):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
@@ -39,7 +37,7 @@ class SilentProxy:
         for end in (self._server, *self._ends):
             end.close()
 
-    def _accept(self) -> None:
+    def _accept(self):
         with suppress(OSError):
             while True:
                 client, _ = self._server.accept()
@@ -49,7 +47,7 @@ class SilentProxy:
                     self._threads.append(threading.Thread(target=self._forward, args=pair, name="proxy-link"))
                     self._threads[-1].start()
 
-    def _forward(self, source: socket.socket, target: socket.socket) -> None:
+    def _forward(self, source, target):
         with suppress(OSError):
             while data := source.recv(65_536):
                 if source not in self._silent:
@@ -60,7 +58,7 @@ class SilentProxy:
 
 
 @contextmanager
-def proxy_to(port: int) -> Iterator[SilentProxy]:
+def proxy_to(port):
     proxy = SilentProxy(port)
     try:
         yield proxy

@@ -2,7 +2,6 @@
 
 from contextlib import suppress
 from itertools import pairwise
-from typing import Any
 
 import pytest
 
@@ -18,12 +17,12 @@ def clock(monkeypatch):
     return clock
 
 
-def fail(breaker: CircuitBreaker, error: Exception | None = None) -> None:
+def fail(breaker, error=None):
     with suppress(OSError, ValueError), breaker.attempt():
         raise error or OSError("refused")
 
 
-def is_allowed(breaker: CircuitBreaker) -> bool:
+def is_allowed(breaker):
     """Return whether the breaker allows an attempt, which then fails."""
     attempts = []
     with suppress(OSError, Unreachable), breaker.attempt():
@@ -85,7 +84,7 @@ def test_any_response_closes_the_breaker(clock):
 
 
 def test_refusal_names_the_last_error(clock):
-    breaker: Any = CircuitBreaker(OSError)
+    breaker = CircuitBreaker(OSError)
     fail(breaker)
     with pytest.raises(Unreachable, match=r"for another 0\.5 s, after OSError: refused"), breaker.attempt():
         pass

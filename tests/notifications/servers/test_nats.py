@@ -6,10 +6,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import psutil
@@ -19,7 +17,6 @@ from django.core.exceptions import ImproperlyConfigured
 from django_jobchains.notifications import (
     EVERY,
     Hint,
-    Listener,
     chain_finished,
     get_notifier,
     job_scheduled,
@@ -42,9 +39,9 @@ UNREACHABLE = "nats://127.0.0.1:1"
 
 @pytest.fixture
 def make():
-    made: list[NatsNotifier] = []
+    made = []
 
-    def make(servers: Any = UNREACHABLE, **options: Any) -> NatsNotifier:
+    def make(servers=UNREACHABLE, **options):
         made.append(NatsNotifier("default", servers=servers, **options))
         return made[-1]
 
@@ -55,9 +52,9 @@ def make():
 
 @pytest.fixture
 def listen():
-    listeners: list[Listener] = []
+    listeners = []
 
-    def listen(notifier: NatsNotifier, received: Callable[[Hint], None], kinds: Any = KINDS) -> Listener:
+    def listen(notifier, received, kinds=KINDS):
         listeners.append(notifier.listen(received, kinds))
         until(lambda: listeners[-1].is_alive)
         return listeners[-1]
@@ -67,7 +64,7 @@ def listen():
         listener.close()
 
 
-def waiting_hints(notifier: NatsNotifier) -> dict[Hint, Hint]:
+def waiting_hints(notifier):
     return notifier._outbox._waiting
 
 
@@ -195,9 +192,9 @@ class TestListening:
     @pytest.mark.usefixtures("_patient")
     def test_slow_callback_may_take_from_the_budget(self, nats_server, make, listen):
         notifier = make(nats_server.url)
-        shares: list[int | None] = []
+        shares = []
 
-        def take_slowly(hint: Hint) -> None:
+        def take_slowly(hint):
             if hint.subject != EVERY:
                 time.sleep(0.1)
                 shares.append(notifier.take(hint, 5, "all"))
@@ -214,7 +211,7 @@ class TestListening:
         monkeypatch.setattr("django_jobchains.notifications.nats.thread.MAX_WAITING", 10)
         received, gate, notifier = ReceivedHints(), threading.Event(), make(nats_server.url, budgets=False)
 
-        def blocked_callback(hint: Hint) -> None:
+        def blocked_callback(hint):
             gate.wait(15)
             received(hint)
 
@@ -321,8 +318,8 @@ def test_hanging_driver_call_is_abandoned(nats_server, make, monkeypatch, method
     remaining = ["flush", "close"] if method == "close" else [method]
     has_ended = threading.Event()
 
-    def faulty(name: str, driver: Callable[..., Any]) -> Callable[..., Any]:
-        async def call(*args: Any, **options: Any) -> Any:
+    def faulty(name, driver):
+        async def call(*args, **options):
             if name not in remaining:
                 return await driver(*args, **options)
             remaining.remove(name)
@@ -370,7 +367,7 @@ def test_outbox_is_limited_and_the_connection_abandoned_on_a_dead_network(start_
     listener.close()
 
 
-def _permissions_of_the_guide() -> str:
+def _permissions_of_the_guide():
     """Return the example of docs/guides/nats.md."""
     guide = (Path(__file__).parents[3] / "docs" / "guides" / "nats.md").read_text()
     return guide.partition("```conf\n")[2].partition("```")[0]

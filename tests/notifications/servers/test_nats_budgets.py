@@ -2,8 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
-from typing import Any
 
 import nats
 import pytest
@@ -15,7 +13,7 @@ from django_jobchains.notifications import Hint
 from django_jobchains.notifications.nats import NatsNotifier
 from django_jobchains.notifications.nats.budgets import MAX_BYTES, REMEMBERED_SECONDS
 from django_jobchains.testing.contracts import ReceivedHints
-from tests.support.servers.nats import NatsServer, core_server, nats_server, start_server
+from tests.support.servers.nats import core_server, nats_server, start_server
 from tests.support.waiting import until
 
 __all__ = ("core_server", "nats_server", "start_server")
@@ -26,9 +24,9 @@ BUCKET = "django_jobchains_wakes"
 @pytest.fixture
 def make():
     """Create connected notifiers, like the notifiers of workers. With ``waits``, wait until their buckets are open."""
-    made: list[tuple[NatsNotifier, Any]] = []
+    made = []
 
-    def make(server: NatsServer, *, waits: bool = True, **options: Any) -> NatsNotifier:
+    def make(server, *, waits=True, **options):
         notifier = NatsNotifier("default", servers=server.url, **options)
         made.append((notifier, notifier.listen(ReceivedHints())))
         until(lambda: made[-1][1].is_alive)
@@ -54,14 +52,14 @@ def patient(monkeypatch):
 _numbers = iter(range(1, 1_000_000))
 
 
-def hint_of(count: int | None) -> Hint:
+def hint_of(count):
     return Hint("job_scheduled", "shop.ship", count, f"{next(_numbers):x}")
 
 
-def on_server(server: NatsServer, work: Callable[[Any], Any]) -> Any:
+def on_server(server, work):
     """Call ``work`` with a JetStream context of the server, and return its result."""
 
-    async def run() -> Any:
+    async def run():
         client = await nats.connect(server.url)
         try:
             return await work(client.jetstream())
@@ -76,10 +74,10 @@ def test_twenty_simultaneous_requests_share_the_jobs(nats_server, make, monkeypa
     monkeypatch.setattr("django_jobchains.notifications.nats.budgets.MAX_TRIES", 100)
     monkeypatch.setattr("django_jobchains.notifications.nats.thread.TAKE_SECONDS", 15)
     notifiers, hint = [make(nats_server), make(nats_server)], hint_of(7)
-    shares: list[int | None] = []
+    shares = []
     barrier = threading.Barrier(20)
 
-    def take(number: int) -> None:
+    def take(number):
         barrier.wait()
         shares.append(notifiers[number % 2].take(hint, 2, "all"))
 
@@ -103,7 +101,7 @@ def test_budget_is_unknown_after_too_many_conflicts(nats_server, make, monkeypat
     opened = notifier._budgets._opened
     assert opened
 
-    async def write(*arguments: Any) -> bool:
+    async def write(*arguments):
         await opened._bucket.put(arguments[0], b"1")  # another process always writes first
         return False
 
@@ -114,7 +112,7 @@ def test_budget_is_unknown_after_too_many_conflicts(nats_server, make, monkeypat
 def test_bucket_is_limited_and_in_memory(nats_server, make):
     make(nats_server)
 
-    async def settings(jetstream: Any) -> Any:
+    async def settings(jetstream):
         return (await jetstream.stream_info(f"KV_{BUCKET}")).config
 
     config = on_server(nats_server, settings)
@@ -133,7 +131,7 @@ def test_simultaneous_connections_create_the_bucket(start_server, make):
 def test_existing_bucket_is_used(start_server, make):
     server = start_server()
 
-    async def create(jetstream: Any) -> None:
+    async def create(jetstream):
         await jetstream.create_key_value(bucket=BUCKET, history=5, storage=StorageType.FILE, direct=True)
 
     on_server(server, create)
@@ -145,7 +143,7 @@ def test_existing_bucket_is_used(start_server, make):
 def test_bucket_created_concurrently_is_used(start_server, make, monkeypatch):
     server, find = start_server(), JetStreamContext.key_value
 
-    async def create(jetstream: Any, name: str = BUCKET) -> Any:
+    async def create(jetstream, name=BUCKET):
         """Create the bucket right before the notifier finds that it does not exist."""
         monkeypatch.setattr(JetStreamContext, "key_value", find)
         await jetstream.create_key_value(bucket=name, history=5, storage=StorageType.FILE)
@@ -160,7 +158,7 @@ def test_budget_is_unknown_if_the_bucket_contains_junk(nats_server, make):
     notifier, hint = make(nats_server), hint_of(3)
     assert notifier.take(hint, 1, "all") == 1
 
-    async def overwrite(jetstream: Any) -> None:
+    async def overwrite(jetstream):
         bucket = await jetstream.key_value(BUCKET)
         for key in await bucket.keys():
             await bucket.put(key, b"junk")
@@ -222,7 +220,7 @@ def test_jetstream_is_not_used_without_budgets(start_server, make):
     notifier = make(server, waits=False, budgets=False)
     assert notifier.take(hint_of(3), 1, "all") is None
 
-    async def streams(jetstream: Any) -> Any:
+    async def streams(jetstream):
         return await jetstream.streams_info()
 
     assert on_server(server, streams) == []

@@ -2,22 +2,20 @@
 
 import time
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from django_jobchains.notifications import Hint, base, get_notifier, job_scheduled, redis
-from django_jobchains.notifications.base import Listener
 from django_jobchains.notifications.hints import RESYNC_HINTS
 from django_jobchains.notifications.redis import RedisNotifier
 from django_jobchains.testing.contracts import ReceivedHints
-from tests.notifications.servers.silent_proxy import SilentProxy, proxy_to
+from tests.notifications.servers.silent_proxy import proxy_to
 from tests.support.servers.redis import RedisServer
 from tests.support.waiting import stays, until
 
 SHIP = replace(job_scheduled("shop.ship", 5), id="00000000000000aa")
 #: Options of notifiers whose hints must arrive: on a busy machine, the default timeout might expire.
-PATIENT: dict[str, Any] = {"timeout_seconds": 15}
+PATIENT = {"timeout_seconds": 15}
 
 
 @pytest.fixture(autouse=True)
@@ -151,6 +149,6 @@ def test_silent_connection_is_replaced(redis_server, use_redis, monkeypatch, sec
             listener.close()
 
 
-def is_kept(proxy: SilentProxy, listener: Listener, seconds: float) -> bool:
+def is_kept(proxy, listener, seconds):
     count = proxy.count
     return stays(lambda: proxy.count == count and listener.is_alive, seconds)

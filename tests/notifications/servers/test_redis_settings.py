@@ -2,7 +2,6 @@
 
 import sys
 import time
-from typing import Any
 
 import pytest
 from django.core.cache import caches
@@ -22,7 +21,7 @@ LOCMEM = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
 def reason(settings):
     """Return a function that returns why settings are refused, without a connection."""
 
-    def reason(caches: dict[str, Any], **options: Any) -> str:
+    def reason(caches, **options):
         settings.CACHES = caches
         settings.JOBCHAINS = {"NOTIFIER": notifier_setting(**options)}
         with pytest.raises(ImproperlyConfigured) as raised:
@@ -91,11 +90,11 @@ def test_notifier_has_its_own_timeouts_and_does_not_change_the_cache(redis_serve
         "?socket_timeout=30&socket_connect_timeout=30&health_check_interval=7" if "SOCKET_TIMEOUT" in options else ""
     )
     use_redis(redis_server.url + query, **options)
-    cache: Any = caches["default"]
+    cache = caches["default"]
     cache.set("mine", 1)
     pool = cache.client.get_client().connection_pool
     before = dict(pool.connection_kwargs)
-    notifier: Any = get_notifier("default")
+    notifier = get_notifier("default")
     notifier.publish([SHIP])
     with notifier._connections.client() as client:
         own = client.connection_pool
@@ -116,7 +115,7 @@ def test_notifier_has_its_own_timeouts_and_does_not_change_the_cache(redis_serve
 
 def test_full_pool_drops_the_hint_without_waiting(redis_server, use_redis, caplog):
     use_redis(redis_server.url, CONNECTION_POOL_KWARGS={"max_connections": 1})
-    notifier: Any = get_notifier("default")
+    notifier = get_notifier("default")
     with notifier._connections.client() as client, client.monitor():
         notifier.publish([SHIP])
     assert "Wake-ups were not sent" in caplog.text
@@ -153,7 +152,7 @@ def test_w004_requires_valid_redis_settings(settings):
         assert not [message for message in deployment_checks() if message.id == "jobchains.W004"]
 
 
-def deployment_checks() -> list[Any]:
+def deployment_checks():
     return run_checks(include_deployment_checks=True, tags=["jobchains"])
 
 

@@ -3,15 +3,13 @@
 import subprocess
 import time
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from django_redis.pool import ConnectionFactory
 from redis import RedisCluster
 from redis.exceptions import NoPermissionError
 
-from django_jobchains.notifications import Notifier, base, get_notifier, job_scheduled, redis
+from django_jobchains.notifications import base, get_notifier, job_scheduled, redis
 from django_jobchains.testing.contracts import NotifierContract, ReceivedHints
 from tests.support.servers import free_port
 from tests.support.servers.redis import RedisServer, certificate, program, running
@@ -19,7 +17,7 @@ from tests.support.waiting import until
 
 SHIP = replace(job_scheduled("shop.ship", 5), id="00000000000000aa")
 #: Options of notifiers whose hints must arrive: on a busy machine, the default timeout might expire.
-PATIENT: dict[str, Any] = {"timeout_seconds": 15}
+PATIENT = {"timeout_seconds": 15}
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +26,7 @@ def _short_intervals(monkeypatch):
     monkeypatch.setattr(base, "MAX_RETRY_SECONDS", 0.4)
 
 
-def check_hints_and_budgets() -> None:
+def check_hints_and_budgets():
     """Check that hints arrive and that budgets are shared."""
     received, notifier = ReceivedHints(), get_notifier("default")
     listener = notifier.listen(received)
@@ -58,7 +56,7 @@ def test_tls(tmp_path, use_redis):
             get_notifier("default").send([SHIP])
 
 
-def has_tls() -> bool:
+def has_tls():
     output = subprocess.run([program(), "--tls-port", "0", "--no-such-option", "1"], capture_output=True).stderr
     return b"tls-port" not in output
 
@@ -122,7 +120,7 @@ def test_sentinel_failover(tmp_path, use_redis):
                     primary.kill()
                     until(lambda: admin.info("replication")["role"] == "master", 60)
 
-                def arrives() -> Any:
+                def arrives():
                     notifier.publish([SHIP])
                     return received.of_a_type()
 
@@ -132,7 +130,7 @@ def test_sentinel_failover(tmp_path, use_redis):
                 listener.close()
 
 
-def sentinel_of(primary: RedisServer, folder: Path) -> RedisServer:
+def sentinel_of(primary, folder):
     file = folder / "sentinel.conf"
     file.write_text(
         f"sentinel monitor jobs 127.0.0.1 {primary.port} 1\n"
@@ -145,13 +143,13 @@ def sentinel_of(primary: RedisServer, folder: Path) -> RedisServer:
 class ClusterConnectionFactory(ConnectionFactory):
     """The example of docs/guides/redis.md."""
 
-    def connect(self, url: str) -> Any:
+    def connect(self, url):
         parameters = {**self.make_connection_params(url), **self.pool_cls_kwargs}
         del parameters["parser_class"]
         return RedisCluster.from_url(**parameters)
 
 
-def node(folder: Path) -> RedisServer:
+def node(folder):
     """Return a server that is a node of a cluster."""
     node = RedisServer(folder, "--cluster-enabled", "yes")
     while node.port > 55_000:  # nodes also use a port that is 10,000 higher
@@ -159,13 +157,13 @@ def node(folder: Path) -> RedisServer:
     return node
 
 
-def take_all_slots(node: RedisServer) -> None:
+def take_all_slots(node):
     with node.admin as admin:
         admin.execute_command("CLUSTER", "ADDSLOTS", *range(16_384))
         until(lambda: has_state(admin, "INFO", "cluster_state:ok"))
 
 
-def has_state(admin: Any, command: str, text: str) -> bool:
+def has_state(admin, command, text):
     return text.encode() in admin.execute_command("CLUSTER", command, NEVER_DECODE=True)
 
 
@@ -192,7 +190,7 @@ def use_cluster(cluster, use_redis):
 class TestCluster(NotifierContract):
     has_budgets = True
 
-    def make(self) -> Notifier:
+    def make(self):
         return redis.RedisNotifier("default", **PATIENT)
 
 
@@ -209,7 +207,7 @@ def test_cluster_recovers_from_an_outage(cluster, use_redis):
     assert notifier.take(SHIP, 1, "c") is None
     cluster.start()
 
-    def shares() -> bool:
+    def shares():
         return notifier.take(SHIP, 1, "c") == 1
 
     until(shares)
