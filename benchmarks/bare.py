@@ -29,6 +29,8 @@ from benchmarks.statements import (
     Claim,
 )
 from django_jobchains.db.ids import new_id
+from django_jobchains.store import get_store
+from django_jobchains.store.rows import FinishedJob
 
 BATCH = 50
 #: About the number of jobs that our worker claims at once while handlers take milliseconds.
@@ -50,6 +52,14 @@ def drain_in_batches(type_name: str, threads: int) -> None:
         marks.started()
         while rows := claim(bare):
             bare.execute(FINISH_MANY, ["1", [row[0] for row in rows]]).fetchall()
+
+
+def drain_with_store(type_name: str, threads: int, batch: int) -> None:
+    """Claim and finish with the package's own store, in one loop without handlers. It fences its writes by leases."""
+    store = get_store()
+    marks.started()
+    while jobs := store.jobs.claim("loop", batch, {type_name: 60.0}):
+        store.attempts.finish([FinishedJob(job.id, job.lease_number, "1") for job in jobs])
 
 
 def drain_with_effects(type_name: str, threads: int, write: Callable[[Any, UUID], None]) -> None:
@@ -157,6 +167,8 @@ def drain_sqlite_with_effects(type_name: str, threads: int) -> None:
 #: The drains by the name that ``run_bare_drain`` takes.
 DRAINS: dict[str, Callable[[str, int], None]] = {
     "batches": drain_in_batches,
+    "store-50": partial(drain_with_store, batch=50),
+    "store-200": partial(drain_with_store, batch=200),
     "records": drain_records,
     "effects": partial(drain_with_effects, write=_write),
     "pipelined-effects": partial(drain_with_effects, write=_write_pipelined),

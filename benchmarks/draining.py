@@ -70,6 +70,7 @@ def _kinds(is_quick: bool) -> Iterator[Kind]:
             Target("jobs/s", at_least=10, of_floor="procrastinate"),
             Target("jobs/s", at_least=20, of_floor="django-tasks-db"),
             Target("jobs/s", at_least=2, of_floor="pgqueuer"),
+            Target("jobs/s", at_least=0.5, of_floor="graphile-worker, local queue"),
         ),
         targets_of_two=(Target("jobs/s", at_least=8_000),),
         pgbench=pgbench.drain_in_batches,
@@ -135,6 +136,10 @@ def _other_floors(kind: Kind, has_threads: bool) -> Iterator[tuple[str, Run]]:
     if has_threads:
         floor = f"pipelined-{kind.floor}"
         yield f"{THREADS}, pipelined", partial(bare_drain, floor, kind.type_name, kind.total, threads=SLOTS)
+    elif kind.floor == "batches":
+        for batch in (50, 200):
+            floor = f"store loop, batches of {batch}"
+            yield floor, partial(bare_drain, f"store-{batch}", kind.type_name, kind.total)
     if kind.pgbench and pgbench.is_here():
         yield "pgbench", partial(kind.pgbench, kind.type_name, kind.total)
 

@@ -4,6 +4,7 @@ This module imports only the standard library: it is used before anything is ins
 """
 
 import os
+import re
 from dataclasses import dataclass, field
 
 SLOTS = 10
@@ -19,6 +20,7 @@ class Peer:
 
     - ``program``: its module in ``benchmarks.peers.programs``, configured by the environment variables ``options``.
     - ``packages``: its packages, the most important one first.
+    - ``is_node``: whether it runs on Node.js, with packages of npm. Its program is in ``programs/node``.
     - ``pending``: SQL that counts unacknowledged jobs; empty for a system that stores no jobs in the database.
     - ``jobs``: the number of jobs of a drain.
     - ``gap_seconds``: the random part of the gaps between enqueues in the latency cells. It is as long as a poll
@@ -32,6 +34,7 @@ class Peer:
     jobs: int
     pending: str = ""
     python: tuple[int, int] = (3, 11)
+    is_node: bool = False
     has_bulk: bool = True
     gap_seconds: float = 0.03
     samples: int = 200
@@ -65,13 +68,16 @@ class Peer:
 
 
 def _bare(requirement: str) -> str:
-    return requirement.partition(">=")[0].partition("[")[0]
+    return re.split(r">=|\[|@", requirement)[0]
 
 
 #: Cells that drain a peer with a separate configuration.
 DRAINED = ("isolated", "isolated-cpu")
 _PSYCOPG = "psycopg[binary,pool]>=3.2"
 _PGQUEUER = ("pgqueuer[asyncpg]>=1.6", "asyncpg>=0.30", "uvloop>=0.21")
+# The package node is Node.js itself.
+_GRAPHILE_WORKER = ("graphile-worker@>=0.17", "node@22")
+_PG_BOSS = ("pg-boss@>=12", "node@22")
 _DJANGO = "the connection stays open (CONN_MAX_AGE=None)"
 
 PEERS = (
@@ -163,5 +169,49 @@ PEERS = (
         gap_seconds=1.0,
         samples=24,
         chain_samples=12,
+    ),
+    Peer(
+        "graphile-worker",
+        "graphile_worker",
+        _GRAPHILE_WORKER,
+        f"concurrency {SLOTS}, polls every 2 s (default); LISTEN. Finished jobs are deleted",
+        jobs=10_000,
+        pending="SELECT count(*) FROM graphile_worker.jobs",
+        is_node=True,
+    ),
+    Peer(
+        "graphile-worker, local queue",
+        "graphile_worker",
+        _GRAPHILE_WORKER,
+        "as graphile-worker, with a local queue of 500 and completions in batches: jobs are locked ahead and may run "
+        "again after a crash, at the earliest after four hours",
+        jobs=30_000,
+        pending="SELECT count(*) FROM graphile_worker.jobs",
+        is_node=True,
+        is_only_drained=True,
+        options={"BENCH_LOCAL_QUEUE": "500"},
+    ),
+    Peer(
+        "pg-boss",
+        "pg_boss",
+        _PG_BOSS,
+        f"{SLOTS} workers in one process, which fetch one job at a time (default); LISTEN",
+        jobs=1_000,
+        pending="SELECT count(*) FROM pgboss.job WHERE state < 'completed'",
+        is_node=True,
+        samples=60,
+        chain_samples=15,
+    ),
+    Peer(
+        "pg-boss, batches",
+        "pg_boss",
+        _PG_BOSS,
+        "4 workers that fetch and complete 500 jobs at a time, without a wait while there are more: a failure fails "
+        "its whole batch",
+        jobs=30_000,
+        pending="SELECT count(*) FROM pgboss.job WHERE state < 'completed'",
+        is_node=True,
+        is_only_drained=True,
+        options={"BENCH_BATCH": "500"},
     ),
 )

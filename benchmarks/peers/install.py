@@ -23,11 +23,13 @@ def _install(peer: Peer) -> bool:
         return True
     interpreter = environments.interpreter(peer)
     if interpreter is None:
-        wanted = ".".join(map(str, peer.python))
-        print(
-            f"{peer.name} requires Python {wanted} or newer, which is neither on the PATH nor in pyenv.",
-            file=sys.stderr,
+        version = ".".join(map(str, peer.python))
+        wanted = (
+            "npm, which is not on the PATH"
+            if peer.is_node
+            else f"Python {version} or newer, which is neither on the PATH nor in pyenv"
         )
+        print(f"{peer.name} requires {wanted}.", file=sys.stderr)
         return False
     print(f"Installing {peer.name} ...", flush=True)
     try:

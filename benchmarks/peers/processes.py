@@ -13,6 +13,7 @@ from typing import Any
 
 from benchmarks.peers import environments
 from benchmarks.peers.catalogue import Peer
+from benchmarks.project.settings import SERVER
 
 ROOT = Path(__file__).resolve().parents[2]
 LONGEST_SECONDS = 300
@@ -33,13 +34,16 @@ class Place:
     environment: dict[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
-        own = {"BENCH_PEER_DATABASE": self.database, "BENCH_TIMES": str(self.times)}
+        own = {
+            "BENCH_PEER_DATABASE": self.database,
+            "BENCH_PEER_URL": SERVER._replace(path=f"/{self.database}").geturl(),
+            "BENCH_TIMES": str(self.times),
+        }
         inherited = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
-        self.environment = {**inherited, **self.peer.options, **own}
+        self.environment = {**inherited, **environments.variables(self.peer), **own}
 
     def command(self, *arguments: object) -> list[str]:
-        words = [environments.python(self.peer), "-m", "benchmarks.peers.programs", self.peer.program, *arguments]
-        return [str(word) for word in words]
+        return [*environments.program(self.peer), *map(str, arguments)]
 
     def call(self, *arguments: object) -> Any:
         """Run one command of the peer's program and return its figures."""

@@ -2,7 +2,5 @@
 
 import os
 
-from benchmarks.project.settings import SERVER
-
 DATABASE = os.environ["BENCH_PEER_DATABASE"]
-URL = SERVER._replace(path=f"/{DATABASE}").geturl()
+URL = os.environ["BENCH_PEER_URL"]
