@@ -7,6 +7,7 @@ from django.db import connection
 from django_jobchains.notifications import waiting
 from tests.support.databases import TEMPLATE, copied_database
 
+pytest_plugins = ["tests.support.fixtures"]
 #: ``make browser`` runs this separate suite, in processes without Django.
 collect_ignore = ["browser"]
 

@@ -18,7 +18,7 @@ from django_jobchains.chains import Chain
 from django_jobchains.db.ids import new_id
 from django_jobchains.models import Job
 from django_jobchains.processors import get_registry
-from django_jobchains.store import Store, get_store
+from django_jobchains.store import Store
 from django_jobchains.store.workers import Beat
 from tests.admin.actions.browsing import PERMISSIONS, act, act_many, answers, choose_action, messages_in, url
 from tests.admin.actions.conftest import pack, send
@@ -49,11 +49,6 @@ def _language():
 @pytest.fixture(autouse=True)
 def _declared_types(monkeypatch):
     monkeypatch.setattr(get_registry(), "declared", {part.name: part for part in (ship, mail, pack, send)})
-
-
-@pytest.fixture
-def store(db):
-    return get_store()
 
 
 def read(client: Client, asked: str | Asked, language: str = "de") -> Page:

@@ -4,32 +4,10 @@ import pytest
 
 from django_jobchains.processors import Backoff, Processors
 from django_jobchains.worker import Worker
-from tests.attempts.conftest import steal
 from tests.support.attempts import WITHOUT_WAKE_UPS
 from tests.support.worker_processes import start_patient_process as start_process
-from tests.support.workers import (
-    events,
-    make_worker,
-    patient_stop,
-    processors,
-    registry,
-    short_lease,
-    start_worker,
-    store,
-)
 
-__all__ = (
-    "events",
-    "make_worker",
-    "patient_stop",
-    "processors",
-    "registry",
-    "short_lease",
-    "start_process",
-    "start_worker",
-    "steal",
-    "store",
-)
+__all__ = ("start_process",)
 
 
 @pytest.fixture

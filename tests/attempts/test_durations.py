@@ -11,15 +11,19 @@ from django_jobchains.chains.tree import Extent, Step, tree_of
 from django_jobchains.children.child_process import close_preload
 from django_jobchains.isolation import Isolation
 from django_jobchains.models import Job
-from django_jobchains.processors import Batch, RunningJob
+from django_jobchains.processors import Batch, Processors, RunningJob
 from tests.support.attempts import committed
 from tests.support.jobs import is_a_minute, start_a_minute_earlier
 from tests.support.waiting import until
-from tests.support.workers import events, make_worker, processors, registry, start_worker
-
-__all__ = ("events", "make_worker", "processors", "registry", "start_worker")
 
 pytestmark = committed
+
+
+@pytest.fixture
+def processors(registry):
+    part = Processors()
+    registry.add(part)
+    return part
 
 
 def step_of(chain: chains.Chain) -> Step:

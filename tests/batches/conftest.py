@@ -1,9 +1,6 @@
 import pytest
 
 from django_jobchains.processors import Backoff, Processors
-from tests.support.workers import events, make_worker, patient_stop, registry, start_worker, store
-
-__all__ = ("events", "make_worker", "patient_stop", "registry", "start_worker", "store")
 
 
 @pytest.fixture

@@ -14,9 +14,6 @@ from tests.blockers.consistency import assert_consistent, problems, swept
 from tests.support.attempts import WITHOUT_WAKE_UPS
 from tests.support.connections import committing
 from tests.support.waiting import until, until_completed
-from tests.support.workers import events, make_worker, registry, start_worker
-
-__all__ = ("events", "make_worker", "registry", "start_worker")
 
 pytestmark = committing
 

@@ -18,11 +18,10 @@ from tests.support.servers.cluster import ALIAS, Server, cluster, reconnect, ser
 from tests.support.waiting import until
 from tests.support.worker_app import jobs
 from tests.support.worker_processes import WorkerProcess
-from tests.support.workers import events, make_worker, processors, registry, start_worker
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgresql]
 
-__all__ = ("cluster", "events", "make_worker", "processors", "registry", "server", "start_process", "start_worker")
+__all__ = ("cluster", "server", "start_process")
 
 #: How long stopping may take in addition to the handlers.
 EXIT_SECONDS = 10.0

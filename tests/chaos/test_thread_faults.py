@@ -34,11 +34,9 @@ from tests.chaos.faults import Faults
 from tests.shop.models import Effect
 from tests.support.invariants import assert_invariants
 from tests.support.waiting import until, until_completed
-from tests.support.workers import events, make_worker, registry, start_worker
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
-__all__ = ("events", "make_worker", "registry", "start_worker")
 
 #: How long stopping may take. The timeout is 0.
 EXIT_SECONDS = 15.0

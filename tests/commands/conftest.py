@@ -10,7 +10,6 @@ from django.apps import apps
 from django.core.management import CommandError, call_command
 
 from django_jobchains.processors import Backoff, Lease, Processors, Registry, RunningJob
-from django_jobchains.store import get_store
 from tests.support.chains import mail, ship
 
 
@@ -33,12 +32,6 @@ class Done:
 
 
 Run = Callable[..., Done]
-
-
-@pytest.fixture
-def store():
-    """Return the store of the default database. The test itself must request database access."""
-    return get_store()
 
 
 @pytest.fixture

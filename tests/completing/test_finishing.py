@@ -12,7 +12,6 @@ from django_jobchains.chains import Chain, ChainNotFound, JobAlreadyCompleted, J
 from django_jobchains.exceptions import InvalidOutput
 from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.processors import JobType, get_registry
-from tests.attempts.conftest import second_alias
 from tests.completing.work import (
     ENDED,
     OPEN,
@@ -31,8 +30,6 @@ from tests.completing.work import (
 )
 from tests.shop.models import Effect
 from tests.support.attempts import committed
-
-__all__ = ("second_alias",)
 
 pytestmark = pytest.mark.django_db
 

@@ -7,9 +7,6 @@ from django_jobchains.processors import Backoff, Processors, Registry
 from django_jobchains.store import get_store
 from django_jobchains.worker import Worker
 from tests.support.attempts import WITHOUT_WAKE_UPS
-from tests.support.worker_processes import start_process
-
-__all__ = ("start_process",)
 
 
 @pytest.fixture(autouse=True)

@@ -1,9 +1,5 @@
 import pytest
 
-from tests.support.worker_processes import start_process
-
-__all__ = ("start_process",)
-
 #: The environment of workers that know the jobs of these tests.
 SETTINGS = {"DJANGO_SETTINGS_MODULE": "tests.isolation.worker_settings"}
 

@@ -11,9 +11,6 @@ from django_jobchains.pools import Isolation
 from django_jobchains.telemetry.events import IsolationFailed, IsolationWeakened
 from django_jobchains.worker.isolated.isolation_pool import IsolationPool
 from tests.support.waiting import stays, until, until_completed
-from tests.support.workers import events, make_worker, processors, registry, start_worker
-
-__all__ = ("events", "make_worker", "processors", "registry", "start_worker")
 
 SETUP = "tests.isolation.broken:refuse"
 

@@ -5,10 +5,7 @@ import pytest
 from django_jobchains.worker import held_leases
 from django_jobchains.worker.held_leases import HeldJobs
 from tests.leases.observed_store import ObservedStore
-from tests.store.conftest import _end_actors, store
 from tests.support.clocks import Clock
-
-__all__ = ("_end_actors", "store")
 
 
 @pytest.fixture

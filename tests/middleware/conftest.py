@@ -1,4 +1,3 @@
-from tests.attempts.conftest import _no_wake_ups, processors, work
-from tests.support.workers import events, make_worker, registry, start_worker
+from tests.attempts.conftest import _no_wake_ups, processors
 
-__all__ = ("_no_wake_ups", "events", "make_worker", "processors", "registry", "start_worker", "work")
+__all__ = ("_no_wake_ups", "processors")

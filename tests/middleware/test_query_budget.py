@@ -13,12 +13,9 @@ from django_jobchains.chains import Deduplicate
 from django_jobchains.exceptions import RegistryError
 from django_jobchains.middleware import Middleware, QueryBudget
 from django_jobchains.processors import JobType, Processors, RunningJob
-from tests.attempts.conftest import second_alias
 from tests.middleware.recording import processors_with
 from tests.shop.models import Effect
 from tests.support.attempts import Work, committed, on_own_connection
-
-__all__ = ("second_alias",)
 
 pytestmark = committed
 

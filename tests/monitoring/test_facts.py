@@ -11,16 +11,10 @@ from django_jobchains import queues
 from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.monitoring import aoverview, overview
 from django_jobchains.processors import JobType, get_registry
-from django_jobchains.store import get_store
 from django_jobchains.store.workers import Beat
 from tests.support.jobs import MAIL, SHIP, alter, claim, create, database_now, expire, failed_try, running
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def store(db):
-    return get_store()
 
 
 def claim_new(store, type_name):

@@ -9,17 +9,11 @@ from django_jobchains import queues
 from django_jobchains.models import FailedAttempt, Job, WorkerPresence
 from django_jobchains.monitoring import RecordFacts, overview
 from django_jobchains.monitoring.problems import about_jobs, find_problems, summarized
-from django_jobchains.store import get_store
 from tests.commands.workers import worker
 from tests.support.jobs import MAIL, SHIP, create, database_now, failed_try, running
 from tests.support.pool_states import POOL
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def store(db):
-    return get_store()
 
 
 def beat(store, name="main:1:a", **changes):

@@ -17,9 +17,6 @@ from django_jobchains.models import Chain, FailedAttempt, Job, JobProgress, LogL
 from django_jobchains.monitoring import overview
 from tests.shop.models import Effect
 from tests.support.waiting import until
-from tests.support.workers import events, make_worker, processors, registry, start_worker
-
-__all__ = ("events", "make_worker", "processors", "registry", "start_worker")
 
 #: How many chains are completed before, during and after the migration.
 CHAIN_COUNT = 30

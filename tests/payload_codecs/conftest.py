@@ -9,7 +9,6 @@ from django.test import override_settings
 
 from django_jobchains.models import DeferredWrite
 from django_jobchains.processors import Backoff, Processors, Registry
-from django_jobchains.store import get_store
 from tests.support.attempts import WITHOUT_WAKE_UPS
 
 OLD_KEY = "b2xkIGtleSBvbGQga2V5IG9sZCBrZXkgb2xkIGtleSA="
@@ -35,11 +34,6 @@ def codec(*keys):
 def _encrypted():
     with codec(OLD_KEY):
         yield
-
-
-@pytest.fixture
-def store():
-    return get_store()
 
 
 @pytest.fixture

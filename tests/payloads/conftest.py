@@ -1,9 +1,9 @@
 import pytest
 
-from tests.attempts.conftest import processors, work
+from tests.attempts.conftest import processors
 from tests.support.attempts import WITHOUT_WAKE_UPS
 
-__all__ = ("processors", "work")
+__all__ = ("processors",)
 
 
 @pytest.fixture(autouse=True)

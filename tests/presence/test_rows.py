@@ -8,7 +8,6 @@ import pytest
 
 from django_jobchains.models import WorkerPresence
 from django_jobchains.monitoring import overview
-from django_jobchains.store import get_store
 from django_jobchains.store.workers import Beat
 from tests.support.jobs import database_now
 from tests.support.pool_states import POOL
@@ -30,11 +29,6 @@ BEAT = Beat(
     up_seconds=0.0,
     heartbeat_seconds=10.0,
 )
-
-
-@pytest.fixture
-def store(db):
-    return get_store()
 
 
 def silent(seconds: float, worker: str = BEAT.id) -> None:

@@ -1,10 +1,9 @@
 import pytest
 
 from django_jobchains import testing
-from tests.interventions.conftest import _declared_types, _end_actors, store
-from tests.support.workers import events, make_worker, registry, start_worker
+from tests.interventions.conftest import _declared_types
 
-__all__ = ("_declared_types", "_end_actors", "events", "make_worker", "registry", "start_worker", "store")
+__all__ = ("_declared_types",)
 
 
 @pytest.fixture

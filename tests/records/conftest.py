@@ -11,10 +11,6 @@ from django.db import connection
 from django_jobchains.processors import Processors, Registry
 from tests.records.models import Upload
 from tests.support.connections import end_all
-from tests.support.worker_processes import start_process
-from tests.support.workers import events, make_worker, start_worker
-
-__all__ = ("events", "make_worker", "start_process", "start_worker")
 
 
 @pytest.fixture

@@ -12,9 +12,8 @@ from django_jobchains.notifications import waiting
 from tests.settings import DATABASE_NAME, sqlite
 from tests.support.databases import migrate
 from tests.support.tracing import recorded
-from tests.support.workers import events, make_worker, processors, registry, start_worker
 
-__all__ = ("events", "make_worker", "processors", "recorded", "registry", "start_worker")
+__all__ = ("recorded",)
 
 OTHER = "other"
 NAME = f"{DATABASE_NAME}_other"

@@ -9,7 +9,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
 from django.core.management import call_command
 from django.db import connections
 
@@ -82,28 +81,3 @@ def _migrate_in_memory() -> bytes:
     finally:
         drop_connection(connections["migrated"])
         del connections.settings["migrated"]
-
-
-@pytest.fixture
-def empty_database(transactional_db, django_db_blocker, tmp_path):
-    """Add a database of the same vendor without tables."""
-    if connections["default"].vendor == "sqlite":
-        settings: dict[str, Any] = {"NAME": str(tmp_path / "empty.sqlite3")}
-    else:
-        settings = {"OPTIONS": {"options": "-c search_path=nowhere"}}
-    with database("empty", settings, django_db_blocker) as alias:
-        yield alias
-
-
-@pytest.fixture
-def private_memory(transactional_db, django_db_blocker):
-    """Add a database in memory for each thread."""
-    with sqlite_database("memory", ":memory:", django_db_blocker) as alias:
-        yield alias
-
-
-@pytest.fixture
-def memory(transactional_db, django_db_blocker):
-    """Add a database in memory that the threads of this process share, like Django's test databases."""
-    with sqlite_database("memory", "file:jobchains?mode=memory&cache=shared", django_db_blocker) as alias:
-        yield alias

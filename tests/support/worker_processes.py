@@ -103,12 +103,6 @@ StartProcess = Callable[..., WorkerProcess]
 
 
 @pytest.fixture
-def start_process(transactional_db, tmp_path):
-    with started_processes(tmp_path, {}) as start:
-        yield start
-
-
-@pytest.fixture
 def start_patient_process(transactional_db, tmp_path):
     """Start workers that may take long to stop, as on a busy machine, before they give up or are killed."""
     with started_processes(tmp_path, {"STOP_SECONDS": "15"}) as start:

@@ -26,10 +26,7 @@ from tests.shop.models import Effect
 from tests.support.attempts import committed
 from tests.support.waiting import until
 from tests.support.worker_app import jobs
-from tests.support.worker_processes import start_process
 from tests.telemetry.otlp_receiver import Receiver
-
-__all__ = ("start_process",)
 
 pytestmark = committed
 

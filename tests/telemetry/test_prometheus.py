@@ -24,11 +24,8 @@ from django_jobchains.worker.health_server import HealthServer
 from tests.support.attempts import committed
 from tests.support.waiting import until
 from tests.support.worker_app import jobs
-from tests.support.worker_processes import start_process
 from tests.telemetry.test_metrics import COUNTED, WithChildren
 from tests.worker.test_supervisor import free_port, until_working
-
-__all__ = ("start_process",)
 
 MONITORING = Path(__file__).parents[2] / "docs" / "monitoring"
 WELL = Health("mail:7:a", True, True, (), 10, 3)

@@ -8,9 +8,11 @@ from django_jobchains.monitoring import TypeRuns, throughput
 from django_jobchains.processors import JobType
 from django_jobchains.store import Store
 from django_jobchains.store.stats import TypeTally
-from tests.support.connections import Actor, end_all, holding
+from tests.support.connections import Actor, committing, holding
 from tests.support.throughput import put_clock, tally
 from tests.support.waiting import until
+
+pytestmark = committing
 
 #: Types in an order that no database would choose.
 TYPES = [f"type-{number * 37 % 101}" for number in range(101)]
@@ -19,9 +21,6 @@ TYPES = [f"type-{number * 37 % 101}" for number in range(101)]
 @pytest.fixture(autouse=True)
 def _fixed_clock(store):
     put_clock(store, minute=30, second=10)
-    yield
-    end_all()
-    store.db.ahead_seconds = 0
 
 
 def test_counts_stored_at_once_are_added(store):

@@ -26,7 +26,7 @@ from tests.support.throughput import put_clock, tally
 from tests.support.waiting import stays, until, until_completed
 
 #: Counts that are not stored when a worker stops are lost.
-pytestmark = pytest.mark.usefixtures("patient_stop")
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("patient_stop")]
 
 SELDOM = {"HEARTBEAT_SECONDS": 60, "REAP_SECONDS": 0.1}
 OFTEN = {"HEARTBEAT_SECONDS": 0.05, "REAP_SECONDS": 0.1}

@@ -11,19 +11,11 @@ from django.test.utils import CaptureQueriesContext
 from django_jobchains.models import AttemptCount
 from django_jobchains.monitoring import AttemptTotals, TypeRuns, athroughput, throughput
 from django_jobchains.monitoring.throughput import MAX_TYPES
-from django_jobchains.store import get_store
 from tests.support.jobs import MAIL, SHIP
 from tests.support.plans import plan_of, rows_read, use_plans
 from tests.support.throughput import put_clock, tally
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def store(db):
-    store = get_store()
-    yield store
-    store.db.ahead_seconds = 0
 
 
 def numbers(parts):

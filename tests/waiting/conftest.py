@@ -2,11 +2,7 @@ import pytest
 from django.db import connection
 
 from django_jobchains.notifications import waiting
-from tests.support.databases import memory, private_memory
-from tests.support.workers import events, make_worker, processors, registry, start_worker, store
 from tests.waiting.waiters import ChainQueries, end_all
-
-__all__ = ("events", "make_worker", "memory", "private_memory", "processors", "registry", "start_worker", "store")
 
 
 @pytest.fixture(autouse=True)

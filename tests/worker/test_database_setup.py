@@ -9,9 +9,7 @@ from django.db import connection
 from django_jobchains.db.setup import remedy_for
 from django_jobchains.telemetry.events import ThreadFailed
 from django_jobchains.worker import Worker
-from tests.support.databases import database, empty_database, private_memory
-
-__all__ = ("empty_database", "private_memory")
+from tests.support.databases import database
 
 
 @pytest.fixture(autouse=True)

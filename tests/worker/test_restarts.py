@@ -20,9 +20,8 @@ from django_jobchains.worker.parent_link import VARIABLE
 from django_jobchains.worker.supervised_process import Restarts, failed_to_start
 from django_jobchains.worker.supervisor import Supervisor
 from tests.support.worker_processes import heeded_hang_ups
-from tests.support.workers import events
 
-__all__ = ("events", "heeded_hang_ups")
+__all__ = ("heeded_hang_ups",)
 
 
 def test_restart_delay_grows_until_a_process_has_run_for_a_while():

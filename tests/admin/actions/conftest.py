@@ -4,13 +4,7 @@ from typing import Any
 import pytest
 
 from django_jobchains.processors import JobType, get_registry
-from django_jobchains.store import get_store
 from tests.support.chains import mail, ship
-
-
-@pytest.fixture
-def store(db):
-    return get_store()
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,10 @@ from collections.abc import Callable
 
 import pytest
 
-from django_jobchains.store import get_store
 from django_jobchains.store.workers import Beat
 from tests.support.jobs import claim, create, failed_try
 
 Beating = Callable[..., None]
-
-
-@pytest.fixture
-def store(db):
-    return get_store()
 
 
 @pytest.fixture

@@ -6,13 +6,7 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 
 from django_jobchains.processors import Processors, Registry
-from django_jobchains.store import get_store
 from tests.records.models import LETTER_COLUMNS, Export, Letter, Upload
-
-
-@pytest.fixture
-def store(db):
-    return get_store()
 
 
 @pytest.fixture(autouse=True)

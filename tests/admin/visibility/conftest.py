@@ -4,16 +4,10 @@ import pytest
 from django.urls import clear_url_caches
 
 from django_jobchains.processors import JobType, get_registry
-from django_jobchains.store import get_store
 from tests.admin.dashboard.conftest import Beating, beat
 from tests.admin.visibility.world import OWN, RIVAL, SITES, WAYS, make_world, urls
 
 __all__ = ("Beating", "beat")
-
-
-@pytest.fixture
-def store(db):
-    return get_store()
 
 
 @pytest.fixture(autouse=True)
