@@ -8,22 +8,21 @@ from django_jobchains import chains
 from django_jobchains.chains import Chain, Deduplicate
 from django_jobchains.processors import JobType
 from django_jobchains.store import Store
-from django_jobchains.store.rows import ClaimedJob
 from tests.support.jobs import MAIL, SHIP, claim, failed_try
 
-ship: JobType[Any, Any] = JobType(SHIP)
-mail: JobType[Any, Any] = JobType(MAIL)
+ship = JobType(SHIP)
+mail = JobType(MAIL)
 
 KEY = "order-7"
 #: Each scope, with the window that it needs.
-SCOPES: dict[str, dict[str, Any]] = {
+SCOPES = {
     "incomplete": {},
     "any": {},
     "incomplete_or_recent": {"window": timedelta(days=1)},
 }
 
 
-def start(input: Any = None, job_type: JobType[Any, Any] = ship, **options: Any) -> Chain:
+def start(input=None, job_type=ship, **options):
     """Enqueue a chain with the key and options of ``Deduplicate``. The default window is one day if one is required."""
     window = SCOPES[options.get("scope", "incomplete")]
     return job_type.enqueue(input, deduplicate=Deduplicate(**{"key": KEY, **window, **options}))
@@ -32,50 +31,50 @@ def start(input: Any = None, job_type: JobType[Any, Any] = ship, **options: Any)
 # Steps
 
 
-def run(store: Store, chain: Chain) -> ClaimedJob:
+def run(store, chain):
     [job] = claim(store)
     assert job.chain_id == chain.id
     return job
 
 
-def continue_chain(store: Store, chain: Chain, **options: Any) -> None:
+def continue_chain(store, chain, **options):
     """Complete the chain's current job with a continuation."""
     with chains.current_job(chain.id) as current:
         current.continue_with(mail, **options)
 
 
-def continue_later(store: Store, chain: Chain) -> None:
+def continue_later(store, chain):
     continue_chain(store, chain, delay=3600)
 
 
-def continue_blocked(store: Store, chain: Chain) -> None:
+def continue_blocked(store, chain):
     continue_chain(store, chain, blockers=[mail.enqueue(delay=3600)])
 
 
-def finish(store: Store, chain: Chain) -> None:
+def finish(store, chain):
     chains.complete(chain.id, "done")
 
 
-def fail(store: Store, chain: Chain) -> None:
+def fail(store, chain):
     store.attempts.fail([failed_try(run(store, chain))])
 
 
-def back_off(store: Store, chain: Chain) -> None:
+def back_off(store, chain):
     store.attempts.reschedule([failed_try(run(store, chain), delay_seconds=60)])
 
 
-def cancel(store: Store, chain: Chain) -> None:
+def cancel(store, chain):
     chains.cancel(chain)
 
 
-def postpone(store: Store, chain: Chain) -> None:
+def postpone(store, chain):
     chains.reschedule(chain, delay=3600)
 
 
 Step = Callable[[Store, Chain], Any]
 
 #: Chains that may still run: at their first job, or at a continuation.
-INCOMPLETE: dict[str, tuple[Step, ...]] = {
+INCOMPLETE = {
     "pending": (),
     "scheduled": (postpone,),
     "backing off": (back_off,),
@@ -87,7 +86,7 @@ INCOMPLETE: dict[str, tuple[Step, ...]] = {
     "running its continuation": (continue_chain, run),
     "pending at its third job": (continue_chain, continue_chain),
 }
-ENDED: dict[str, tuple[Step, ...]] = {
+ENDED = {
     "completed": (finish,),
     "failed": (fail,),
     "cancelled": (cancel,),
@@ -97,6 +96,6 @@ ENDED: dict[str, tuple[Step, ...]] = {
 }
 
 
-def apply_steps(store: Store, chain: Chain, steps: tuple[Step, ...]) -> None:
+def apply_steps(store, chain, steps):
     for step in steps:
         step(store, chain)

@@ -1,6 +1,5 @@
 """Keys within one ``enqueue_many``, with blockers and in transactions, and the statements they take."""
 
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -8,8 +7,7 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_jobchains import chains
-from django_jobchains.chains import Chain, ChainNotFound, Deduplicate
-from django_jobchains.declare.job_types import Item
+from django_jobchains.chains import ChainNotFound, Deduplicate
 from django_jobchains.models import Job, JobBlocker
 from tests.deduplication.keyed_chains import KEY, mail, ship, start
 from tests.support.attempts import committed
@@ -20,11 +18,11 @@ MAX_STATEMENTS = 4  # the lock of the keys, the query for them, the insert
 Sent = list[tuple[str, set[str]]]
 
 
-def item(key: str | None, input: Any = None, **options: Any) -> Item:
+def item(key, input=None, **options):
     return ship.item(input, deduplicate=Deduplicate(key) if key else None, **options)
 
 
-def flags(created: list[Chain]) -> list[bool]:
+def flags(created):
     return [chain.deduplicated for chain in created]
 
 
@@ -130,7 +128,7 @@ class TestTransactions:
 
 
 class TestStatements:
-    def count(self, items: list[Item]) -> int:
+    def count(self, items):
         with CaptureQueriesContext(connection) as queries:
             chains.enqueue_many(items)
         return len(queries)

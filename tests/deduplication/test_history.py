@@ -1,15 +1,13 @@
 """A key is found by index, however many chains have used it."""
 
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from django.db import connection
 
 from django_jobchains import chains
-from django_jobchains.chains import Chain, Deduplicate
+from django_jobchains.chains import Deduplicate
 from django_jobchains.models import Job
 from tests.deduplication.keyed_chains import KEY, SCOPES, ship, start
 from tests.support.plans import indexes_of, plan_of, rows_read, use_plans
@@ -52,7 +50,7 @@ def _history(django_db_setup, django_db_blocker):
 
 
 #: Calls that query the key, and whether they find one of the completed chains.
-QUERIES: dict[str, tuple[Callable[[], Chain], bool]] = {
+QUERIES = {
     "incomplete": (lambda: start(), False),
     "incomplete, in a window": (lambda: start(window=timedelta(days=7)), False),
     "any": (lambda: start(scope="any"), True),
@@ -69,7 +67,7 @@ INDEXES = {"incomplete": "jobchains_open_key", "any": "jobchains_key", "incomple
 queries = pytest.mark.parametrize("query", QUERIES)
 
 
-def index_of(query: str) -> str:
+def index_of(query):
     return INDEXES[query.partition(",")[0]]
 
 
@@ -99,11 +97,11 @@ class TestPostgreSQL:
         assert_reads_little(plan_of(lambda: chains.enqueue_many(items)), scope, 3 * len(items))
 
 
-def assert_found(chain: Chain, finds: bool) -> None:
+def assert_found(chain, finds):
     assert chain.deduplicated is finds
 
 
-def assert_reads_little(found: list[dict[str, Any]], query: str, most: float) -> None:
+def assert_reads_little(found, query, most):
     scans = [node for node in found if node.get("Relation Name") == Job._meta.db_table]
     assert index_of(query) in indexes_of(found)
     assert not [node["Alias"] for node in scans if node["Node Type"] == "Seq Scan"]
@@ -127,16 +125,16 @@ class TestSQLite:
             assert count(plan, "TEMP B-TREE FOR ORDER BY") <= count(plan, "jobchains_open_key")
 
 
-def count(plan: list[str], part: str) -> int:
+def count(plan, part):
     return sum(part in line for line in plan)
 
 
 @contextmanager
-def sqlite_plans() -> Iterator[list[str]]:
+def sqlite_plans():
     """Record the plans of the statements that select by key."""
-    lines: list[str] = []
+    lines = []
 
-    def explain(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
+    def explain(execute, sql, params, many, context):
         if sql.startswith("SELECT wanted"):
             with connection.cursor() as cursor:
                 cursor.cursor.execute(f"EXPLAIN QUERY PLAN {sql}", params)

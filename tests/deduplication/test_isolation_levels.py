@@ -9,9 +9,7 @@ from contextlib import nullcontext, suppress
 import pytest
 from django.db import OperationalError, connection, transaction
 
-from django_jobchains.chains import Chain
 from django_jobchains.models import Job
-from django_jobchains.store import Store
 from tests.deduplication.keyed_chains import ENDED, KEY, SCOPES, apply_steps, start
 from tests.support.attempts import on_own_connection
 from tests.support.connections import committing, is_conflict
@@ -33,22 +31,22 @@ def _close_connection():
     connection.close()
 
 
-def use(level: str) -> None:
+def use(level):
     """Set the isolation level of this connection."""
     with connection.cursor() as cursor:
         cursor.execute(f"SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {level}")
 
 
-def start_at(level: str, input: str) -> Chain:
+def start_at(level, input):
     use(level)
     return start(input)
 
 
-def end_one(store: Store) -> None:
+def end_one(store):
     apply_steps(store, start("ended"), ENDED["completed"])
 
 
-def open_inputs() -> list[object]:
+def open_inputs():
     return list(Job.objects.incomplete().filter(deduplication_key=KEY).values_list("input", flat=True))
 
 
@@ -60,7 +58,7 @@ def test_call_that_waited_for_the_key_gets_the_chain_or_a_conflict(store, level,
     if was_used:
         end_one(store)
 
-    def call(store: Store) -> Chain:
+    def call(store):
         if is_own:
             return start("second")
         with transaction.atomic():
@@ -92,7 +90,7 @@ def test_transaction_that_began_before_the_chain_was_created_gets_it_or_fails(
     if was_used:
         end_one(store)
 
-    def start_other() -> None:
+    def start_other():
         use(other)
         with transaction.atomic() if in_transaction else nullcontext():
             start("first")

@@ -1,7 +1,6 @@
 """On PostgreSQL, only transactions that use the same key wait for each other."""
 
 import random
-from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 
 import pytest
@@ -9,14 +8,13 @@ from django.db import OperationalError, connection, transaction
 from django.db.models import F
 
 from django_jobchains import chains
-from django_jobchains.chains import Chain, Deduplicate
+from django_jobchains.chains import Deduplicate
 from django_jobchains.models import Job, KeyLock
 from django_jobchains.processors import Processors, Registry
-from django_jobchains.store import Store
 from django_jobchains.worker import Worker
 from tests.deduplication.keyed_chains import ship, start
 from tests.support.attempts import WITHOUT_WAKE_UPS
-from tests.support.connections import Actor, committing, holding, is_conflict, stopped_before, waiting
+from tests.support.connections import committing, holding, is_conflict, stopped_before, waiting
 from tests.support.waiting import until
 
 pytestmark = [committing, pytest.mark.postgresql]
@@ -25,23 +23,23 @@ pytestmark = [committing, pytest.mark.postgresql]
 STATEMENTS = 2
 
 
-def keys(count: int, seed: int) -> list[str]:
+def keys(count, seed):
     generator = random.Random(seed)
     return [f"{seed} {generator.getrandbits(64):x}" for _ in range(count)]
 
 
-def enqueue_all(given: Collection[str]) -> None:
+def enqueue_all(given):
     """Enqueue chains one by one in one transaction."""
     with transaction.atomic():
         for key in given:
             start(key=key)
 
 
-def batch(given: Collection[str]) -> list[Chain]:
+def batch(given):
     return chains.enqueue_many([ship.item(deduplicate=Deduplicate(key)) for key in given])
 
 
-def wait_for_locks_no_longer_than(seconds: int) -> None:
+def wait_for_locks_no_longer_than(seconds):
     with connection.cursor() as cursor:
         cursor.execute("SELECT set_config('lock_timeout', %s, false)", [f"{seconds}s"])
 
@@ -74,7 +72,7 @@ def test_batch_does_not_fill_the_lock_table():
             assert cursor.fetchone()[0] < 64
 
 
-def crossing(first: str, second: str) -> tuple[Actor, Actor]:
+def crossing(first, second):
     """Start two transactions, each of which has locked its first key and waits for the other's."""
     one = stopped_before(STATEMENTS, lambda store: enqueue_all([first, second]))
     other = waiting(lambda store: enqueue_all([second, first]))
@@ -84,7 +82,7 @@ def crossing(first: str, second: str) -> tuple[Actor, Actor]:
 
 def test_one_of_two_transactions_with_keys_in_opposite_orders_fails_and_can_be_repeated():
     """The callers determine the order, so there is a deadlock. One transaction fails and is rolled back."""
-    failed: list[OperationalError] = []
+    failed = []
     for actor in crossing("a", "b"):
         try:
             actor.result()
@@ -96,7 +94,7 @@ def test_one_of_two_transactions_with_keys_in_opposite_orders_fails_and_can_be_r
     assert Job.objects.count() == 2
 
 
-def in_order(given: Sequence[str]) -> Callable[[Store], list[Chain]]:
+def in_order(given):
     return lambda store: batch(given)
 
 
@@ -144,7 +142,7 @@ def test_key_whose_row_is_deleted_while_a_transaction_waits_for_it_is_locked_aga
     start(key="a")
     Job.objects.all().delete()
 
-    def delete(store: Store) -> int:
+    def delete(store):
         return KeyLock.objects.all().delete()[0]
 
     deleting = holding(delete)

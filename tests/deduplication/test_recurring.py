@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from django_jobchains.chains import Chain, Deduplicate
+from django_jobchains.chains import Deduplicate
 from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.processors import Backoff, JobType, Processors, Registry, RunningJob
 from django_jobchains.worker import Worker
@@ -31,10 +31,10 @@ class Tick:
     after: Callable[[RunningJob[Any]], Any] = lambda job: None
     runs: list[int] = field(default_factory=list)
 
-    def enqueue(self, input: int, *, delay: float = 0, exclude: Any = ()) -> Chain:
+    def enqueue(self, input, *, delay=0, exclude=()):
         return self.job_type.enqueue(input, delay=delay, deduplicate=Deduplicate(KEY, exclude_chain_ids=exclude))
 
-    def work(self, **options: Any) -> None:
+    def work(self, **options):
         Worker(registry=self.registry, slots=2, **options).run_until_idle()
 
 
@@ -57,7 +57,7 @@ def tick(settings):
     return made
 
 
-def open_inputs() -> list[Any]:
+def open_inputs():
     return list(Job.objects.incomplete().order_by("input").values_list("input", flat=True))
 
 
@@ -77,7 +77,7 @@ def test_enqueueing_the_same_key_again_returns_the_successor(tick):
 
 
 def test_another_process_gets_the_running_chain(tick):
-    got: list[Chain] = []
+    got = []
     tick.before = lambda job: on_own_connection(lambda: got.append(tick.enqueue(100)))
     first = tick.enqueue(4)
     tick.work()
@@ -94,7 +94,7 @@ def test_successor_that_another_process_enqueued_is_used(tick):
 
 
 def test_another_process_gets_the_successor_during_the_completion(tick):
-    got: list[Chain] = []
+    got = []
     thread = threading.Thread(target=lambda: on_own_connection(lambda: got.append(tick.enqueue(100, delay=DAY))))
 
     def enqueue_meanwhile(job: RunningJob[Any]) -> None:
@@ -109,13 +109,13 @@ def test_another_process_gets_the_successor_during_the_completion(tick):
     assert open_inputs() == [5]
 
 
-def until_waiting(thread: threading.Thread) -> None:
+def until_waiting(thread):
     """Wait until the thread waits for the key, which only PostgreSQL reports, or has ended."""
     if connection.vendor == "postgresql":
         until(lambda: not thread.is_alive() or waits_for_a_key())
 
 
-def waits_for_a_key() -> bool:
+def waits_for_a_key():
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM pg_locks WHERE locktype IN ('transactionid', 'tuple') AND NOT granted")
         return bool(cursor.fetchone()[0])
@@ -124,7 +124,7 @@ def waits_for_a_key() -> bool:
 def test_many_concurrent_calls_create_no_second_successor(tick):
     stop = threading.Event()
 
-    def keep_enqueueing() -> None:
+    def keep_enqueueing():
         while not stop.is_set():
             tick.enqueue(100, delay=DAY)
 
@@ -149,7 +149,7 @@ def test_completion_that_fails_rolls_back_the_successor_and_its_retry_enqueues_o
     tick.after = fail_once
     tick.enqueue(4)
 
-    def has_run_twice() -> bool:
+    def has_run_twice():
         tick.work()
         return tick.runs == [4, 4]
 

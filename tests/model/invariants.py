@@ -1,12 +1,8 @@
 """Invariants of the tables, which hold after every operation."""
 
-from uuid import UUID
 
-from tests.model.tables import Row, Tables
-
-
-def check(tables: Tables) -> None:
-    chains: dict[UUID, list[Row]] = {}
+def check(tables):
+    chains = {}
     for job in sorted(tables.jobs.values(), key=lambda job: job.index):
         chains.setdefault(job.chain, []).append(job)
     for chain, jobs in chains.items():
@@ -16,7 +12,7 @@ def check(tables: Tables) -> None:
         check_lease(job)
 
 
-def check_chain(chain: UUID, jobs: list[Row]) -> None:
+def check_chain(chain, jobs):
     """Check the positions of a chain's jobs, and that all but the last one are completed."""
     assert jobs[0].id == chain
     assert [job.index for job in jobs] == list(range(len(jobs)))
@@ -25,7 +21,7 @@ def check_chain(chain: UUID, jobs: list[Row]) -> None:
     assert jobs[0].chain_type == jobs[0].type
 
 
-def check_waiting(tables: Tables, job: Row, statuses: dict[UUID, str]) -> None:
+def check_waiting(tables, job, statuses):
     """Check that a job is blocked exactly as long as it has an open link, and that no link is open needlessly."""
     waits_for = [link.blocker for (id_, _), link in tables.links.items() if id_ == job.id and link.is_open]
     assert not waits_for or job.status not in ("pending", "running")
@@ -35,7 +31,7 @@ def check_waiting(tables: Tables, job: Row, statuses: dict[UUID, str]) -> None:
         assert {statuses[chain] for chain in waits_for} <= {"blocked", "pending", "running"}
 
 
-def check_lease(job: Row) -> None:
+def check_lease(job):
     assert (job.status == "running") is (job.leased_by is not None) is (job.leased_until is not None)
     assert (job.status in ("completed", "failed", "cancelled")) is (job.finished_at is not None)
     assert job.attempt <= job.lease

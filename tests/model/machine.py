@@ -1,10 +1,8 @@
 """Hypothesis applies random operations to the store and to the model, and compares their tables after each one."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
 from copy import deepcopy
 from datetime import timedelta
 from itertools import count
-from typing import Any
 from uuid import UUID
 
 from django.db import connection, transaction
@@ -15,19 +13,18 @@ from django_jobchains.declare.policies import Backoff
 from django_jobchains.exceptions import JobchainsError
 from django_jobchains.statuses import FINAL, OPEN
 from django_jobchains.store import get_store
-from django_jobchains.store.last_jobs import LastJob
-from django_jobchains.store.rows import AttemptKey, ClaimedJob, Effects, FailedTry, FinishedJob, HeldLease, NewJob
+from django_jobchains.store.rows import Effects, FailedTry, FinishedJob, HeldLease
 from tests.model.invariants import check
 from tests.model.model import MAX_CRASHES, STOPPED, Model, crash_wait
-from tests.model.specs import HOUR, TYPES, Spec, flags, new_job, outcomes, pick, picks, some, specs
-from tests.model.tables import Row, read
+from tests.model.specs import HOUR, TYPES, flags, new_job, outcomes, pick, picks, some, specs
+from tests.model.tables import read
 from tests.support.jobs import database_now
 
 BACKOFF = Backoff(HOUR, 2, crash_wait(99) * HOUR, jitter=0)
 
 
 class Chains(RuleBasedStateMachine):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.store = get_store()
         self.savepoint = connection.savepoint()
@@ -35,17 +32,17 @@ class Chains(RuleBasedStateMachine):
         self.model = Model()
         self.ids = (UUID(int=number) for number in count(1))
         #: Every attempt so far. Most of them have lost their leases.
-        self.attempts: dict[AttemptKey, ClaimedJob] = {}
+        self.attempts = {}
         self.compare()
 
-    def teardown(self) -> None:
+    def teardown(self):
         self.store.db.ahead_seconds = 0
         connection.savepoint_rollback(self.savepoint)
 
     # Comparisons
 
     @invariant()
-    def compare(self) -> None:
+    def compare(self):
         self.tables, self.times = read(self.start)
         assert self.tables.jobs == self.model.jobs
         assert self.tables.links == self.model.links
@@ -53,19 +50,19 @@ class Chains(RuleBasedStateMachine):
         check(self.tables)
 
     @invariant()
-    def nothing_is_stuck(self) -> None:
+    def nothing_is_stuck(self):
         """Check that the sweeper finds no job to free."""
         blocked = sorted(job.chain for job in self.model.jobs.values() if job.status == "blocked")
         assert self.store.blockers.sweep(3, None, Effects()) == ([], blocked[2] if len(blocked) >= 3 else None)
 
     @invariant()
-    def the_next_due_date_is_known(self) -> None:
+    def the_next_due_date_is_known(self):
         seconds = self.store.jobs.next_due(dict.fromkeys(TYPES, 60))
         due = [job.run_at or 0 for job in self.model.jobs.values() if job.status == "pending"]
         assert (seconds is None) is (not due)
         assert seconds is None or abs(seconds / HOUR - (min(due) - self.model.now)) < 0.25
 
-    def both(self, in_store: Callable[[Effects], Any], in_model: Callable[[Model], Any]) -> Any:
+    def both(self, in_store, in_model):
         """Run an operation in the store and in the model, check that they return or raise the same, and return it."""
         before, effects = deepcopy(self.model), Effects()
         try:
@@ -81,7 +78,7 @@ class Chains(RuleBasedStateMachine):
         self.check_effects(before, effects)
         return actual
 
-    def check_effects(self, before: Model, effects: Effects) -> None:
+    def check_effects(self, before, effects):
         """Check that the effects name every ended chain, due type and stopped job. They may name more."""
         ended = {chain for chain in before.chains() if before.last_job(chain).status not in FINAL}
         ended -= {chain for chain in self.model.chains() if self.model.last_job(chain).status not in FINAL}
@@ -91,7 +88,7 @@ class Chains(RuleBasedStateMachine):
         assert {job.type for job in due if (job.status, job.run_at) != was.get(job.id)} <= effects.due_types
         assert {id_ for id_, job in before.jobs.items() if self.is_stopped_now(job)} <= effects.stopped_jobs
 
-    def is_stopped_now(self, before: Row) -> bool:
+    def is_stopped_now(self, before):
         """Return whether the last operation requires an attempt of this job to stop."""
         job = self.model.jobs.get(before.id)
         if before.status != "running":
@@ -102,31 +99,31 @@ class Chains(RuleBasedStateMachine):
 
     # Choices
 
-    def keys(self, numbers: Sequence[int], *, stale: bool) -> list[AttemptKey]:
+    def keys(self, numbers, *, stale):
         """Pick attempts that hold a lease, or with ``stale`` any attempts. Claims jobs first if no lease is held."""
         if not any(map(self.model.held, self.attempts)):
             self.take(4, TYPES, None)
             self.compare()
         return pick([key for key in self.attempts if stale or self.model.held(key)], numbers)
 
-    def overtaken(self) -> list[AttemptKey]:
+    def overtaken(self):
         """Return the attempts whose jobs have been claimed again since."""
         running = {job.id for job in self.model.jobs.values() if job.status == "running"}
         return [key for key in self.attempts if key[0] in running and not self.model.held(key)]
 
-    def jobs(self, numbers: Sequence[int], statuses: Collection[str], *, any_: bool) -> list[UUID]:
+    def jobs(self, numbers, statuses, *, any_):
         """Pick jobs with these statuses, or with ``any_`` any jobs."""
         return pick(
             [job.id for job in self.model.jobs.values() if any_ or job.status in statuses] or [*self.model.jobs],
             numbers,
         )
 
-    def chains(self, numbers: Sequence[int], *, any_: bool) -> list[UUID]:
+    def chains(self, numbers, *, any_):
         """Pick chains that have not ended, or with ``any_`` any chains."""
         chains = self.model.chains()
         return pick([chain for chain in chains if any_ or self.model.last_job(chain).status in OPEN] or chains, numbers)
 
-    def new_job(self, spec: Spec, before: ClaimedJob | LastJob | None = None) -> NewJob:
+    def new_job(self, spec, before=None):
         chains = self.model.chains()
         if before and spec.closes_circle:
             waiting = [chain for chain in chains if before.chain_id in self.model.awaited_by([chain])]
@@ -136,11 +133,11 @@ class Chains(RuleBasedStateMachine):
     # Rules
 
     @initialize(batch=st.lists(specs, min_size=2, max_size=3))
-    def begin(self, batch: list[Spec]) -> None:
+    def begin(self, batch):
         self.enqueue(batch)
 
     @rule(batch=st.lists(specs, min_size=1, max_size=3))
-    def enqueue(self, batch: list[Spec]) -> None:
+    def enqueue(self, batch):
         new = [self.new_job(spec) for spec in batch]
         before, effects = deepcopy(self.model), Effects()
         answers = self.model.enqueue(new)
@@ -155,10 +152,10 @@ class Chains(RuleBasedStateMachine):
         types=st.sampled_from([["mail", "ship"], ["mail", "ship"], ["mail"], ["ship"]]),
         queues=st.sampled_from([None, None, ["default"], ["slow"]]),
     )
-    def claim(self, limit: int, types: list[str], queues: list[str] | None) -> None:
+    def claim(self, limit, types, queues):
         self.take(limit, types, queues)
 
-    def take(self, limit: int, types: Iterable[str], queues: list[str] | None) -> None:
+    def take(self, limit, types, queues):
         hours = {name: TYPES[name] for name in types}
         worker = f"worker-{limit}"
         expected = self.model.claim(worker, limit, hours, queues, self.times)
@@ -168,7 +165,7 @@ class Chains(RuleBasedStateMachine):
         self.attempts.update((job.key, job) for job in claimed)
 
     @rule(numbers=some, stale=flags)
-    def renew(self, numbers: list[int], stale: bool) -> None:
+    def renew(self, numbers, stale):
         keys = self.keys(numbers, stale=stale)
         lost, stopped = self.model.renew(keys, 3.5)
         leases = [HeldLease(*key, 3.5 * HOUR) for key in keys]
@@ -176,9 +173,9 @@ class Chains(RuleBasedStateMachine):
             assert (set(renewal.lost), renewal.cancelled) == (lost, stopped)
 
     @rule(numbers=some, ends=st.lists(outcomes, min_size=3, max_size=3), stale=flags, is_locked=st.booleans())
-    def finish(self, numbers: list[int], ends: list[Spec | None], stale: bool, is_locked: bool) -> None:
+    def finish(self, numbers, ends, stale, is_locked):
         keys = self.keys(numbers, stale=stale)
-        done: dict[AttemptKey, str | NewJob] = {
+        done = {
             key: self.new_job(end, self.attempts[key]) if end else "done" for key, end in zip(keys, ends, strict=False)
         }
         jobs = [
@@ -192,7 +189,7 @@ class Chains(RuleBasedStateMachine):
         )
 
     @rule(numbers=some, delay=st.sampled_from([None, 0, 1, 3]), stale=flags)
-    def fail_or_reschedule(self, numbers: list[int], delay: int | None, stale: bool) -> None:
+    def fail_or_reschedule(self, numbers, delay, stale):
         keys = self.keys(numbers, stale=stale)
         tries = [FailedTry(*key, "Boom: no", "Traceback", delay_seconds=delay and delay * HOUR) for key in keys]
         if delay is None:
@@ -206,13 +203,13 @@ class Chains(RuleBasedStateMachine):
             )
 
     @rule(numbers=some, stale=flags)
-    def hand_back(self, numbers: list[int], stale: bool) -> None:
+    def hand_back(self, numbers, stale):
         keys = self.keys(numbers, stale=stale)
         hand_back = self.store.attempts.hand_back
         self.both(lambda effects: hand_back(list(keys), effects), lambda model: model.hand_back(keys))
 
     @rule(limit=st.integers(1, 4), hours=st.sampled_from([0, 2, 3]))
-    def reap(self, limit: int, hours: int) -> None:
+    def reap(self, limit, hours):
         self.keys([], stale=False)
         self.pass_time(hours)
         self.both(
@@ -224,7 +221,7 @@ class Chains(RuleBasedStateMachine):
 
     @precondition(lambda self: self.model.jobs)
     @rule(number=picks, end=outcomes, any_=flags)
-    def complete(self, number: int, end: Spec | None, any_: bool) -> None:
+    def complete(self, number, end, any_):
         [chain] = self.chains([number], any_=any_)
         last_job = self.store.last_jobs.lock([chain])[chain]
         outcome = self.new_job(end, last_job) if end else "done"
@@ -235,19 +232,19 @@ class Chains(RuleBasedStateMachine):
         )
 
     @rule(numbers=some, is_unknown=flags, any_=flags)
-    def cancel(self, numbers: list[int], is_unknown: bool, any_: bool) -> None:
+    def cancel(self, numbers, is_unknown, any_):
         chains = self.chains(numbers, any_=any_) + [next(self.ids)] * is_unknown
         self.both(lambda effects: self.store.chains.cancel(chains, effects), lambda model: model.cancel(chains))
 
     @precondition(lambda self: self.model.jobs)
     @rule(numbers=some, any_=flags)
-    def retry(self, numbers: list[int], any_: bool) -> None:
+    def retry(self, numbers, any_):
         jobs = self.jobs(numbers, STOPPED, any_=any_)
         self.both(lambda effects: self.store.chains.retry(jobs, effects), lambda model: model.retry(jobs))
 
     @precondition(lambda self: self.model.jobs)
     @rule()
-    def lose_leases(self) -> None:
+    def lose_leases(self):
         """Let leases expire, claim the jobs again, and check that the stale attempts can write nothing."""
         for _ in range(2):
             self.reap(4, 3)
@@ -263,7 +260,7 @@ class Chains(RuleBasedStateMachine):
 
     @precondition(lambda self: self.model.jobs)
     @rule(numbers=some, delay=st.sampled_from([0, 2]), is_date=st.booleans(), any_=flags)
-    def move(self, numbers: list[int], delay: int, is_date: bool, any_: bool) -> None:
+    def move(self, numbers, delay, is_date, any_):
         jobs = self.jobs(numbers, ["pending"], any_=any_)
         date = self.start + timedelta(hours=self.model.now + delay) if is_date else None
         seconds = 0 if is_date else delay * HOUR
@@ -273,7 +270,7 @@ class Chains(RuleBasedStateMachine):
 
     @precondition(lambda self: self.model.jobs)
     @rule(numbers=some, cascade=st.booleans(), is_unknown=flags)
-    def delete(self, numbers: list[int], cascade: bool, is_unknown: bool) -> None:
+    def delete(self, numbers, cascade, is_unknown):
         chains = pick(self.model.chains(), numbers[:2]) + [next(self.ids)] * is_unknown
         self.both(
             lambda effects: self.store.chains.delete(chains, cascade=cascade, effects=effects),
@@ -281,6 +278,6 @@ class Chains(RuleBasedStateMachine):
         )
 
     @rule(hours=st.sampled_from([1, 1, 2, 4]))
-    def pass_time(self, hours: int) -> None:
+    def pass_time(self, hours):
         self.model.now += hours
         self.store.db.ahead_seconds = self.model.now * HOUR

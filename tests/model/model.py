@@ -1,8 +1,6 @@
 """A model of the store: every operation in a few lines, on dicts instead of tables, without locks or a clock."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from uuid import UUID
 
 from django_jobchains.exceptions import (
     ChainNotFound,
@@ -13,14 +11,14 @@ from django_jobchains.exceptions import (
     JobNotRunnable,
 )
 from django_jobchains.statuses import FINAL, OPEN
-from django_jobchains.store.rows import AttemptKey, NewJob
-from tests.model.tables import Link, Row, Tables, Times
+from django_jobchains.store.rows import NewJob
+from tests.model.tables import Link, Row, Tables
 
 STOPPED = ("failed", "cancelled")
 MAX_CRASHES = 3
 
 
-def crash_wait(crashes: int) -> int:
+def crash_wait(crashes):
     """Return the hours to wait after the given number of crashes."""
     return min(1 << (crashes - 1), 4)
 
@@ -31,27 +29,27 @@ class Model(Tables):
 
     # Queries
 
-    def last_job(self, chain: UUID) -> Row:
+    def last_job(self, chain):
         return max((job for job in self.jobs.values() if job.chain == chain), key=lambda job: job.index)
 
-    def chains(self) -> list[UUID]:
+    def chains(self):
         return sorted({job.chain for job in self.jobs.values()})
 
-    def held(self, key: AttemptKey) -> Row | None:
+    def held(self, key):
         """Return the attempt's job if the attempt still holds its lease."""
         job = self.jobs.get(key[0])
         return job if job and (job.status, job.lease) == ("running", key[1]) else None
 
-    def open_links(self, job: UUID) -> list[Link]:
+    def open_links(self, job):
         return [link for (id_, _), link in self.links.items() if id_ == job and link.is_open]
 
-    def lets_run(self, job: UUID, link: Link) -> bool:
+    def lets_run(self, job, link):
         status = self.last_job(link.blocker).status
         return status == "completed" or (status in STOPPED and self.jobs[job].policy == "run")
 
     # Creating
 
-    def same(self, new: NewJob) -> set[UUID]:
+    def same(self, new):
         """Return the chains that deduplication may return for a new job."""
         wanted = new.deduplicate
         assert wanted
@@ -66,15 +64,15 @@ class Model(Tables):
         }
 
     @staticmethod
-    def matches(scope: str, is_open: bool, is_young: bool) -> bool:
+    def matches(scope, is_open, is_young):
         if scope == "incomplete_or_recent":
             return is_open or is_young
         return is_young and (is_open or scope == "any")
 
-    def enqueue(self, batch: Sequence[NewJob]) -> list[set[UUID]]:
+    def enqueue(self, batch):
         """Create jobs, and return for each the ids of which the store may return one."""
         found = [self.same(new) if new.deduplicate else set() for new in batch]
-        first: dict[tuple[str, str | None], UUID] = {}
+        first = {}
         answers, fresh = [], []
         for new, same in zip(batch, found, strict=True):
             if new.deduplicate and not same:
@@ -85,7 +83,7 @@ class Model(Tables):
         self.create(fresh)
         return answers
 
-    def create(self, batch: Sequence[NewJob]) -> None:
+    def create(self, batch):
         for new in batch:
             for blocker in new.blockers:
                 self.refuse_unknown([blocker])
@@ -96,7 +94,7 @@ class Model(Tables):
                 raise InvalidBlockers
         self.resolve(self.free([new.id for new in batch if new.blockers]))
 
-    def insert(self, new: NewJob) -> None:
+    def insert(self, new):
         wanted = self.now + (new.delay_seconds or 0) / 3600
         self.jobs[new.id] = job = Row(
             new.id,
@@ -117,7 +115,7 @@ class Model(Tables):
         for position, blocker in enumerate(new.blockers):
             self.links[new.id, position] = Link(blocker, is_open=True)
 
-    def awaited_by(self, chains: Iterable[UUID]) -> set[UUID]:
+    def awaited_by(self, chains):
         """Return these chains, and all that they wait for directly or indirectly."""
         found, left = set(), list(chains)
         while left:
@@ -130,13 +128,13 @@ class Model(Tables):
 
     # Fan-in
 
-    def resolve(self, chains: Collection[UUID]) -> None:
+    def resolve(self, chains):
         """Free or fail the jobs that waited for chains which have ended."""
         while chains:
             waiting = [job for (job, _), link in self.links.items() if link.is_open and link.blocker in chains]
             chains = self.free(waiting)
 
-    def free(self, waiting: Collection[UUID]) -> set[UUID]:
+    def free(self, waiting):
         """Free or fail waiting jobs as their policies require, and return the chains that failed."""
         failing = set()
         for job in (self.jobs[id_] for id_ in waiting):
@@ -154,19 +152,17 @@ class Model(Tables):
             self.jobs[id_].error = "A bl"
         return {self.jobs[id_].chain for id_ in failing}
 
-    def end(self, job: Row, status: str) -> None:
+    def end(self, job, status):
         job.status, job.leased_by, job.leased_until = status, None, None
         job.finished_at = self.now if status in FINAL else None
 
     # Attempts
 
-    def claim(
-        self, worker: str, limit: int, hours: Mapping[str, float], queues: Collection[str] | None, times: Times
-    ) -> list[AttemptKey]:
-        def order(job: Row) -> tuple[object, ...]:
+    def claim(self, worker, limit, hours, queues, times):
+        def order(job):
             return -job.priority, times[job.id][0], job.id
 
-        groups: dict[tuple[str, str, int], list[Row]] = {}
+        groups = {}
         for job in sorted(self.jobs.values(), key=order):
             is_served = job.type in hours and (queues is None or job.queue in queues)
             if job.status == "pending" and is_served and (job.run_at or 0) <= self.now:
@@ -178,7 +174,7 @@ class Model(Tables):
             job.attempt, job.lease, job.last_attempt_at = job.attempt + 1, job.lease + 1, self.now
         return [(job.id, job.lease) for job in claimed]
 
-    def renew(self, keys: Collection[AttemptKey], hours: float) -> tuple[set[AttemptKey], set[AttemptKey]]:
+    def renew(self, keys, hours):
         """Renew leases, and return the attempts that lost their leases and the attempts that should stop."""
         for key in keys:
             if job := self.held(key):
@@ -187,7 +183,7 @@ class Model(Tables):
             key for key in keys if (job := self.held(key)) and job.is_stopped
         }
 
-    def finish(self, outcomes: Mapping[AttemptKey, str | NewJob]) -> set[AttemptKey]:
+    def finish(self, outcomes):
         held = {key: job for key in outcomes if (job := self.held(key))}
         continuations = []
         for key, job in held.items():
@@ -201,7 +197,7 @@ class Model(Tables):
         self.resolve({job.chain for job in held.values() if self.last_job(job.chain).status in FINAL})
         return set(held)
 
-    def end_failed(self, keys: Collection[AttemptKey], status: str, delay: float = 0) -> dict[AttemptKey, str]:
+    def end_failed(self, keys, status, delay=0):
         """Implement ``reschedule`` and ``fail``."""
         held = {key: job for key in keys if (job := self.held(key))}
         for key, job in held.items():
@@ -213,7 +209,7 @@ class Model(Tables):
         self.resolve({job.chain for job in held.values() if job.status in FINAL})
         return {key: job.status for key, job in held.items()}
 
-    def hand_back(self, keys: Collection[AttemptKey]) -> set[AttemptKey]:
+    def hand_back(self, keys):
         held = {key: job for key in keys if (job := self.held(key))}
         for job in held.values():
             job.attempt -= 1
@@ -221,7 +217,7 @@ class Model(Tables):
         self.resolve({job.chain for job in held.values() if job.status in FINAL})
         return set(held)
 
-    def reap(self, limit: int, times: Times) -> dict[UUID, str]:
+    def reap(self, limit, times):
         expired = [job for job in self.jobs.values() if job.status == "running" and (job.leased_until or 0) < self.now]
         expired = sorted(expired, key=lambda job: (times[job.id][1], job.id))[:limit]
         for job in expired:
@@ -234,7 +230,7 @@ class Model(Tables):
 
     # Interventions
 
-    def complete(self, chain: UUID, outcome: str | NewJob) -> None:
+    def complete(self, chain, outcome):
         job = self.last_job(chain)
         if job.status in FINAL:
             raise JobAlreadyCompleted(job.id) if job.status == "completed" else JobNotCompletable(job.id, job.status)
@@ -245,7 +241,7 @@ class Model(Tables):
             self.create([replace(outcome, is_cancelled=job.is_stopped)])
         self.resolve({chain} if self.last_job(chain).status in FINAL else set())
 
-    def cancel(self, chains: Collection[UUID]) -> set[UUID]:
+    def cancel(self, chains):
         self.refuse_unknown(chains)
         changed = [job for chain in chains if (job := self.last_job(chain)).status in OPEN]
         for job in changed:
@@ -255,7 +251,7 @@ class Model(Tables):
         self.resolve({job.chain for job in changed if job.status == "cancelled"})
         return {job.chain for job in changed}
 
-    def retry(self, jobs: Collection[UUID]) -> set[UUID]:
+    def retry(self, jobs):
         stopped = [job for id_ in self.job_ids_of(jobs) if (job := self.jobs[id_]).status in STOPPED]
         for job in stopped:
             self.end(job, "blocked" if self.open_links(job.id) else "pending")
@@ -263,17 +259,17 @@ class Model(Tables):
         self.resolve(self.free([job.id for job in stopped if job.status == "blocked"]))
         return {job.id for job in stopped}
 
-    def job_ids_of(self, jobs: Collection[UUID]) -> set[UUID]:
+    def job_ids_of(self, jobs):
         """Resolve ids to jobs. The id of a first job is also the id of its chain, and stands for the last job."""
         return {id_ if self.jobs[id_].index else self.last_job(id_).id for id_ in jobs}
 
-    def move(self, jobs: Collection[UUID], delay: float) -> None:
+    def move(self, jobs, delay):
         for id_ in self.job_ids_of(jobs):
             if self.jobs[id_].status != "pending":
                 raise JobNotRunnable(id_, self.jobs[id_].status)
             self.jobs[id_].run_at = self.now + delay
 
-    def delete(self, chains: Collection[UUID], *, cascade: bool) -> set[UUID]:
+    def delete(self, chains, *, cascade):
         self.refuse_unknown(chains)
         doomed = set(chains)
         while cascade and (
@@ -291,7 +287,7 @@ class Model(Tables):
         self.jobs = {id_: job for id_, job in self.jobs.items() if id_ not in gone}
         return doomed
 
-    def refuse_unknown(self, chains: Collection[UUID]) -> None:
+    def refuse_unknown(self, chains):
         for chain in chains:
             if chain not in self.chains():
                 raise ChainNotFound(chain)

@@ -1,16 +1,13 @@
 """Strategies of Hypothesis: jobs to create, and numbers that pick existing rows."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
-from uuid import UUID
 
 from hypothesis import strategies as st
 
 from django_jobchains.store.deduplication import Deduplicate
-from django_jobchains.store.last_jobs import LastJob
-from django_jobchains.store.rows import ClaimedJob, NewJob
+from django_jobchains.store.rows import NewJob
 
 T = TypeVar("T")
 
@@ -61,12 +58,12 @@ specs = st.builds(
 outcomes = st.one_of(st.none(), specs)
 
 
-def pick(among: Sequence[T], numbers: Sequence[int]) -> list[T]:
+def pick(among, numbers):
     """Return the elements that the numbers pick, without repetitions."""
     return list(dict.fromkeys(among[number % len(among)] for number in numbers)) if among else []
 
 
-def new_job(spec: Spec, id_: UUID, chains: Sequence[UUID], before: ClaimedJob | LastJob | None) -> NewJob:
+def new_job(spec, id_, chains, before):
     """Return the first job of a chain, or the continuation of ``before``."""
     blockers = [chain for chain in pick(chains, spec.blockers) if not before or chain != before.chain_id]
     new = NewJob(id_, id_, 0, spec.type, spec.type, spec.queue, "{}", spec.priority)

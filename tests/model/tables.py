@@ -1,6 +1,5 @@
 """The tables as the model sees them, with all relevant columns and times in hours since the start of an example."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
@@ -59,10 +58,10 @@ class Tables:
 Times = dict[UUID, tuple[datetime, datetime | None]]
 
 
-def read(start: datetime) -> tuple[Tables, Times]:
+def read(start):
     """Return the rows of the database, and their exact times."""
 
-    def hours(time: datetime | None) -> float | None:
+    def hours(time):
         if time is None:
             return None
         seconds = (time - start).total_seconds()
@@ -81,7 +80,7 @@ def read(start: datetime) -> tuple[Tables, Times]:
     ), {job.id: (job.run_at, job.leased_until) for job in jobs}
 
 
-def _row(job: Job, hours: Callable[[datetime | None], float | None]) -> Row:
+def _row(job, hours):
     return Row(
         id=job.id,
         chain=job.chain_id,

@@ -15,7 +15,7 @@ STEPS = 30
 shrinking = pytest.mark.timeout(900)
 
 
-def settings_of(examples: int) -> settings:
+def settings_of(examples):
     return settings(
         max_examples=examples,
         stateful_step_count=STEPS,

@@ -1,7 +1,6 @@
 """Checks that the SQL of a migration does not block tables in use on PostgreSQL. Unknown statements are problems."""
 
 import re
-from collections.abc import Iterator
 
 _CONSTANT = r"(?:'[^']*'(?:::\w+)?|-?[\d.]+|true|false|NULL)"
 _TYPE = r"[a-z ]+(?:\(\d+(?:, \d+)?\))?"
@@ -29,7 +28,7 @@ _NEW_INDEX = r'CREATE (?:UNIQUE )?INDEX "\w+" ON "(\w+)" .*'
 _NEW_CONSTRAINT = r'ALTER TABLE "(\w+)" (?:ADD CONSTRAINT|SET) .*'
 
 
-def problems(sql: str) -> Iterator[str]:
+def problems(sql):
     """Yield a message for each statement of ``sqlmigrate``'s output that could block users of the tables."""
     statements = [statement.strip() for statement in re.sub("--.*", "", sql).split(";") if statement.strip()]
     new = {name for statement in statements for name in re.findall(r'^CREATE TABLE "(\w+)"', statement)}
@@ -45,10 +44,10 @@ def problems(sql: str) -> Iterator[str]:
             yield f"rewrites or locks a table, or is not known: {statement}"
 
 
-def _matches(pattern: str, statement: str) -> bool:
+def _matches(pattern, statement):
     return re.fullmatch(pattern, statement, re.DOTALL) is not None
 
 
-def _is_of(tables: set[str], pattern: str, statement: str) -> bool:
+def _is_of(tables, pattern, statement):
     found = re.fullmatch(pattern, statement, re.DOTALL)
     return found is not None and found[1] in tables

@@ -12,7 +12,7 @@ from tests.online_migrations.lint import problems
 NAMES = sorted(name for app, name in MigrationLoader(None).graph.nodes if app == "django_jobchains")
 
 
-def sql_of(name: str) -> str:
+def sql_of(name):
     output = StringIO()
     call_command("sqlmigrate", "django_jobchains", name, stdout=output, no_color=True)
     return output.getvalue()

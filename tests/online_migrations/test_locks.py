@@ -1,8 +1,6 @@
 """A migration that cannot lock a table soon fails with a clear error and changes nothing."""
 
-from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 from django.apps import apps
@@ -19,7 +17,7 @@ pytestmark = [pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
 JOB = Job._meta.db_table
 
 
-def later(*operations: Any) -> OnlineMigration:
+def later(*operations):
     """Return a migration of a later version."""
     migration = OnlineMigration("0099_later", "django_jobchains")
     migration.operations = list(operations)
@@ -39,26 +37,26 @@ TABLE = later(
 )
 
 
-def run(migration: OnlineMigration, *, backwards: bool = False) -> None:
+def run(migration, *, backwards=False):
     with connection.schema_editor(atomic=True) as editor:
         call = migration.unapply if backwards else migration.apply
         call(ProjectState.from_apps(apps), editor)
 
 
-def execute(sql: str, using: Any = connection) -> Any:
+def execute(sql, using=connection):
     with using.cursor() as cursor:
         cursor.execute(sql)
         return cursor.fetchone() if cursor.description else None
 
 
-def schema() -> tuple[list[str], list[str]]:
+def schema():
     with connection.cursor() as cursor:
         columns = connection.introspection.get_table_description(cursor, JOB)
         return connection.introspection.table_names(cursor), [column.name for column in columns]
 
 
 @contextmanager
-def locked(mode: str = "ROW EXCLUSIVE") -> Iterator[None]:
+def locked(mode="ROW EXCLUSIVE"):
     """Hold another connection's transaction open that has written to the job table."""
     other = connection.copy()
     try:

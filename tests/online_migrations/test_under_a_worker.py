@@ -1,11 +1,9 @@
 """Workers run jobs during migrations: no job is lost, and none runs twice."""
 
 import threading
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
-from uuid import UUID
 
 import pytest
 from django.apps import apps
@@ -41,13 +39,13 @@ def enqueue(processors):
 
 
 @contextmanager
-def continuous_load(enqueue: Callable[[], UUID]) -> Iterator[list[UUID]]:
+def continuous_load(enqueue):
     """Keep enqueueing a few chains ahead of the workers, and finally wait until all of them are completed."""
-    started: list[UUID] = []
-    errors: list[BaseException] = []
+    started = []
+    errors = []
     is_stopped = threading.Event()
 
-    def run() -> None:
+    def run():
         try:
             while not is_stopped.is_set():
                 started.append(enqueue())
@@ -71,11 +69,11 @@ def continuous_load(enqueue: Callable[[], UUID]) -> Iterator[list[UUID]]:
     until(lambda: completed_count() == len(started), 60, lambda: Job.objects.incomplete().values())
 
 
-def completed_count() -> int:
+def completed_count():
     return Job.objects.filter(status="completed", chain_index=1).count()
 
 
-def assert_every_step_ran_once(started: list[UUID]) -> None:
+def assert_every_step_ran_once(started):
     """Check that each job of each chain ran once, at its first attempt."""
     jobs = Job.objects.filter(chain_id__in=started)
     assert jobs.count() == Job.objects.count() == 2 * len(started)
@@ -96,7 +94,7 @@ def test_workers_continue_during_a_migration(migrate, start_worker, enqueue):
 
 
 @contextmanager
-def extra_columns() -> Iterator[None]:
+def extra_columns():
     """Add a nullable column to each table, as a migration of a later version might."""
     tables = [
         model._meta.db_table for model in apps.get_app_config("django_jobchains").get_models() if model is not Chain

@@ -9,7 +9,7 @@ __all__ = ("_declared_types",)
 @pytest.fixture
 def recorded_batches():
     """The calls of ``on_batch``, and the callback that records them."""
-    reports: list[tuple[int, float]] = []
+    reports = []
     return reports, lambda deleted, share: reports.append((deleted, share))
 
 

@@ -8,7 +8,7 @@ from django.db import connection
 from django.db.models import F
 
 from django_jobchains.models import Job
-from django_jobchains.store import Store, get_store
+from django_jobchains.store import get_store
 from django_jobchains.store.retention import EndedChains, EndPosition
 from tests.queries.reading import reading_of
 from tests.store.backlog import add, add_links, analyze, empty
@@ -61,5 +61,5 @@ def test_batch_is_deleted_by_primary_key(store):
     assert not Job.objects.filter(id__in=job_ids).exists()
 
 
-def find(store: Store) -> list[UUID]:
+def find(store):
     return list(store.retention.find_ended("status", "completed", EndPosition(UUID(int=0)), LAST, BATCH, ENDED).job_ids)

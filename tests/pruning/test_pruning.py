@@ -1,7 +1,6 @@
 """``chains.prune`` deletes old chains in batches, and keeps open, recent, failed and needed ones."""
 
 from datetime import timedelta
-from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -9,7 +8,7 @@ from asgiref.sync import async_to_sync
 from django.db import transaction
 
 from django_jobchains import chains
-from django_jobchains.chains import Chain, Deduplicate
+from django_jobchains.chains import Deduplicate
 from django_jobchains.models import FailedAttempt, Job, JobBlocker
 from tests.support.chains import (
     STATES,
@@ -33,11 +32,11 @@ DAY = timedelta(days=1)
 NOW = timedelta(0)
 
 
-def chain_ids() -> set[Any]:
+def chain_ids():
     return set(Job.objects.values_list("chain_id", flat=True))
 
 
-def finish(chain: Chain) -> Chain:
+def finish(chain):
     chains.complete(chain.id, "output")
     return chain
 

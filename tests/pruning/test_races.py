@@ -1,16 +1,14 @@
 """Prunes during other calls for the same chains: a prune does not wait, and no call finds half of a chain."""
 
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
 from django_jobchains import chains
 from django_jobchains.chains import ChainNotFound, JobNotFound
 from django_jobchains.models import Job, JobBlocker
-from django_jobchains.store import Store
 from tests.support.chains import cancelled, completed, each, mail, pending, ship
-from tests.support.connections import Actor, committing, holding, stopped_before, waiting
+from tests.support.connections import committing, holding, stopped_before, waiting
 
 pytestmark = [committing, pytest.mark.slow]
 
@@ -19,11 +17,11 @@ STEPS = range(1, 10)
 NOW = timedelta(0)
 
 
-def prune(store: Store) -> int:
+def prune(store):
     return chains.prune(NOW)
 
 
-def result_or_error(actor: Actor) -> Any:
+def result_or_error(actor):
     try:
         return actor.result()
     except (ChainNotFound, JobNotFound) as error:

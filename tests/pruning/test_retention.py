@@ -1,10 +1,8 @@
 """Workers delete chains after their retention, by status and type, without repeated walks over kept chains."""
 
 import time
-from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
@@ -12,14 +10,12 @@ from django.db import connection, models
 from django.test.utils import CaptureQueriesContext
 
 from django_jobchains import chains, testing
-from django_jobchains.chains import Chain
 from django_jobchains.chains.pruning import Rule, retention_rules
 from django_jobchains.db.ids import milliseconds_of
 from django_jobchains.declare.policies import Retention
 from django_jobchains.exceptions import RegistryError
 from django_jobchains.models import Job
 from django_jobchains.processors import JobType, Processors, Registry, RunningJob
-from django_jobchains.store import Store
 from django_jobchains.store.deduplication import Deduplicate
 from django_jobchains.store.workers import Beat
 from django_jobchains.telemetry.events import ChainsPruned
@@ -44,29 +40,27 @@ def monotonic():
     return clocks.Clock()
 
 
-def rule(
-    status: str = "completed", kept: timedelta = DAY, types: tuple[str, ...] = BOTH, *, keyed: bool = True
-) -> Rule:
+def rule(status="completed", kept=DAY, types=BOTH, *, keyed=True):
     return Rule(status, kept, keyed, types)
 
 
-def make_pruner(store: Store, *rules: Rule, clock: Callable[[], float] | None = None) -> Pruner:
+def make_pruner(store, *rules, clock=None):
     return Pruner(store, rules or [rule()], worker="worker-1", seconds=60, clock=clock or clocks.Clock())
 
 
-def run_round(pruner: Pruner) -> None:
+def run_round(pruner):
     while pruner.step():
         pass
     assert not pruner.failures.is_failing
 
 
-def finish_all(made: list[Chain]) -> list[Chain]:
+def finish_all(made):
     for chain in made:
         chains.complete(chain.id, "output")
     return made
 
 
-def chain_ids() -> set[Any]:
+def chain_ids():
     return set(Job.objects.values_list("chain_id", flat=True))
 
 
@@ -74,7 +68,7 @@ class TestDeletedChains:
     def test_each_status_has_its_own_retention(self, store, clock):
         made = {name: STATES[name](store) for name in ("completed", "failed", "cancelled", "pending")}
         pruner = make_pruner(store, rule(kept=DAY), rule("cancelled", 3 * DAY), rule("failed", 9 * DAY))
-        gone: set[UUID] = set()
+        gone = set()
         for days, name in ((1.5, "completed"), (2, "cancelled"), (7, "failed")):
             clock.advance(timedelta(days=days))
             run_round(pruner)
@@ -176,10 +170,10 @@ class TestRounds:
         assert chain_ids() == kept != each(old)
 
     def test_round_continues_where_the_last_one_ended(self, store, clock, monotonic, monkeypatch):
-        walks: list[tuple[UUID, UUID]] = []
+        walks = []
         find = type(store.retention).find_ended
 
-        def recorded(self: Any, column: str, value: str, place: Any, last: UUID, *rest: Any) -> Any:
+        def recorded(self, column, value, place, last, *rest):
             walks.append((place.chain_id, last))
             monotonic.now += 10
             return find(self, column, value, place, last, *rest)
@@ -244,7 +238,7 @@ class TestRounds:
         monkeypatch.setattr(pruner, "_search_seconds", 0.0)
         find = type(store.retention).find_ended
 
-        def slow(*args: Any) -> Any:
+        def slow(*args):
             monotonic.now += 1
             return find(*args)
 
@@ -255,7 +249,7 @@ class TestRounds:
     def test_pruner_rests_in_proportion_to_the_step(self, store, monotonic, monkeypatch):
         time_ago = type(store.stats).time_ago
 
-        def slow(*args: Any) -> Any:
+        def slow(*args):
             monotonic.now += 4
             return time_ago(*args)
 
@@ -279,8 +273,8 @@ class TestRounds:
         for _ in range(3):
             completed(store)
         clock.advance(3 * DAY)
-        remaining: list[int] = []
-        unused: Any = None  # the sweeper's step is replaced
+        remaining = []
+        unused = None  # the sweeper's step is replaced
         sweeper = Unblocker(context_for(store), unused)
         sweeper.seconds = 0.0
         monkeypatch.setattr(sweeper, "step", lambda: remaining.append(len(chain_ids())))
@@ -317,7 +311,7 @@ class TestErrors:
         completed(store)
         clock.advance(3 * DAY)
 
-        def broken(*args: Any) -> Any:
+        def broken(*args):
             raise RuntimeError("Out of order.")
 
         pruner = make_pruner(store)
@@ -354,7 +348,7 @@ class TestRetentionRules:
             Processors().register("step", entry=False, retention=Retention())(_handler)
 
     def test_retention_must_be_positive(self, settings):
-        invalid: list[Any] = [0, float("inf"), "30d"]
+        invalid = [0, float("inf"), "30d"]
         for value in invalid:
             with pytest.raises((TypeError, ValueError), match=r"completed=.* is not a length of time"):
                 Retention(completed=value)
@@ -407,7 +401,7 @@ class TestWorkers:
 def _handler(job: RunningJob[None]) -> None: ...
 
 
-def _registry() -> Registry:
+def _registry():
     part = Processors()
     part.register("a")(_handler)
     registry = Registry()
@@ -415,5 +409,5 @@ def _registry() -> Registry:
     return registry
 
 
-def _as_stored(chain: Chain) -> Any:
+def _as_stored(chain):
     return models.UUIDField().get_db_prep_value(chain.id, connection)

@@ -38,7 +38,7 @@ LONG = "shop.loop"
 RARE_QUEUE, RELIABLE_QUEUE, ABSENT_QUEUE = "rare", "reliable", "absent"
 
 
-def id_of(number: int) -> UUID:
+def id_of(number):
     """Return a version 7 UUID for the second with this number, like the ids that ``new_id`` creates."""
     milliseconds = int((BEGIN + timedelta(seconds=number)).timestamp() * 1000)
     return UUID(hex=f"{milliseconds:012x}70008{number:015x}")
@@ -78,7 +78,7 @@ _DIALECTS = {
 }
 
 
-def load() -> None:
+def load():
     """Create the jobs. PostgreSQL needs ANALYZE; SQLite works without statistics, as in most projects."""
     with connection.cursor() as cursor:
         cursor.execute(_jobs_sql(_DIALECTS[connection.vendor]))
@@ -87,7 +87,7 @@ def load() -> None:
             cursor.execute(f"ANALYZE {_JOB}, {_LINK}")
 
 
-def clear() -> None:
+def clear():
     clearing = {
         "postgresql": [f"TRUNCATE {_JOB} CASCADE"],
         # SQLite deletes a whole table quickly only if foreign keys need not be checked.
@@ -121,7 +121,7 @@ _QUEUE = f"""
 """
 
 
-def _jobs_sql(dialect: Dialect) -> str:
+def _jobs_sql(dialect):
     """Return the INSERT of the jobs, in the order of their ids, as in a real table."""
     layout = ", ".join(f"({place}, {first}, {step}, {int(is_last)})" for place, first, step, is_last in LAYOUT)
     return f"""
@@ -148,7 +148,7 @@ def _jobs_sql(dialect: Dialect) -> str:
     """
 
 
-def _links_sql(dialect: Dialect) -> str:
+def _links_sql(dialect):
     """Return the INSERT of the links: each blocked job waits for eight separate chains and for a shared one."""
     own = dialect.id.format(n="(place * 8 + n) * 20")
     return f"""

@@ -1,14 +1,12 @@
 """How a query finds its rows: plans and rows on PostgreSQL, plans and steps of the virtual machine on SQLite."""
 
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from tests.support.plans import Plan, plan_of, rows_read, use_plans
+from tests.support.plans import plan_of, rows_read, use_plans
 
 TABLES = ("django_jobchains_job", "django_jobchains_jobblocker", "records_upload")
 
@@ -25,11 +23,11 @@ class Reading:
     plan: list[str] = field(default_factory=list)
 
 
-def reading_of(call: Callable[[], object]) -> Reading:
+def reading_of(call):
     return {"postgresql": _on_postgresql, "sqlite": _on_sqlite}[connection.vendor](call)
 
 
-def _on_postgresql(call: Callable[[], object]) -> Reading:
+def _on_postgresql(call):
     use_plans("auto")
     found = plan_of(call)
     return Reading(
@@ -40,16 +38,16 @@ def _on_postgresql(call: Callable[[], object]) -> Reading:
     )
 
 
-def _input(sort: Plan) -> float:
+def _input(sort):
     return sum(rows_read(child) for child in sort["Plans"])
 
 
-def _text(node: Plan) -> str:
+def _text(node):
     names = ("Node Type", "Alias", "Index Name", "Index Cond", "Filter", "Sort Key")
     return f"{' '.join(str(node[name]) for name in names if name in node)} ({rows_read(node):.0f} rows)"
 
 
-def _on_sqlite(call: Callable[[], object]) -> Reading:
+def _on_sqlite(call):
     with CaptureQueriesContext(connection) as queries, _counted() as steps:
         call()
     plan = [line for query in queries for line in _plan(query["sql"])]
@@ -59,9 +57,9 @@ def _on_sqlite(call: Callable[[], object]) -> Reading:
 
 
 @contextmanager
-def _counted() -> Iterator[list[int]]:
+def _counted():
     """Count steps: the list gets an entry for each thousand."""
-    steps: list[int] = []
+    steps = []
     connection.ensure_connection()
     connection.connection.set_progress_handler(lambda: steps.append(1), 1_000)
     try:
@@ -70,8 +68,8 @@ def _counted() -> Iterator[list[int]]:
         connection.connection.set_progress_handler(None, 0)
 
 
-def _plan(sql: str) -> list[str]:
+def _plan(sql):
     with connection.cursor() as cursor:
         cursor.execute("EXPLAIN QUERY PLAN " + sql.replace("%", "%%"), ())
-        rows: list[Any] = cursor.fetchall()
+        rows = cursor.fetchall()
     return [str(row[3]) for row in rows]

@@ -1,6 +1,5 @@
 """The fields of a chain: type, input and creation time come from its first job, the rest from its last."""
 
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -11,7 +10,7 @@ from tests.support.chain_shapes import SHAPES, completed_in_three_steps, later, 
 
 pytestmark = pytest.mark.django_db
 
-FIELDS: dict[str, tuple[str, Any, Any, str | None, int, str]] = {
+FIELDS = {
     # status, input, output, error, steps, type of the current job
     "pending": ("pending", {"order": 1}, None, None, 1, "shop.pack"),
     "running": ("running", {"order": 2}, None, None, 1, "shop.pack"),

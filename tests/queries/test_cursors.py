@@ -2,9 +2,7 @@
 
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterator
 from string import ascii_letters, digits
-from typing import Any
 from urllib.parse import parse_qs, quote, urlencode
 from uuid import uuid4
 
@@ -20,7 +18,7 @@ from tests.support.chain_shapes import all_of, rows, statements, steps
 pytestmark = pytest.mark.django_db
 
 
-def listings() -> dict[str, Any]:
+def listings():
     chain = chains.get(Job.objects.get(chain_index=2).chain_id)
     orders = {
         f"{model.__name__} {order}": model.objects.order_by(*order)
@@ -93,7 +91,7 @@ NO_CURSORS = [
     urlsafe_b64encode("\ufeff[]".encode()).decode(),
 ]
 #: The content of cursors that are well-formed but wrong.
-WRONG_PARTS: list[Any] = [
+WRONG_PARTS = [
     None,
     True,
     0,
@@ -122,11 +120,11 @@ WRONG_PARTS: list[Any] = [
 ]
 
 
-def packed(value: Any) -> str:
+def packed(value):
     return urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
 
 
-def every_listing() -> Iterator[Any]:
+def every_listing():
     yield from (
         Job.objects,
         Chain.objects,
@@ -162,7 +160,7 @@ def test_random_cursors_are_refused(cursor):
 
 
 def test_a_refused_cursor_takes_no_statement():
-    def read_page() -> None:
+    def read_page():
         with pytest.raises(InvalidCursor):
             Job.objects.page("nonsense")
 

@@ -1,7 +1,6 @@
 """The named filters of ``Job.objects`` and ``Chain.objects``, alone, combined, and with Django's own."""
 
 from datetime import datetime, timedelta
-from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -20,7 +19,7 @@ MODELS = pytest.mark.parametrize("model", [Job, Chain])
 MICROSECOND = timedelta(microseconds=1)
 
 
-def id_at(time: datetime) -> UUID:
+def id_at(time):
     return UUID(int=first_id_at(time).int | uuid4().int >> 48)
 
 
@@ -31,7 +30,7 @@ def shapes():
     return made | {"blocker": Chain.objects.get(type_name="shop.mail")}
 
 
-def names(shapes: dict[str, Chain], found: Any) -> set[str]:
+def names(shapes, found):
     by_id = {chain.id: name for name, chain in shapes.items()}
     return {by_id[chain.pk] for chain in found}
 

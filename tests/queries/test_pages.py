@@ -1,8 +1,6 @@
 """Keyset pages contain every row once and in order, whatever is inserted and deleted in the meantime."""
 
-from collections.abc import Callable
 from random import Random
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -20,10 +18,10 @@ pytestmark = pytest.mark.django_db
 MODELS = pytest.mark.parametrize("model", [Job, Chain])
 
 #: Both directions of each list, as arguments of ``order_by()``. Without arguments, the newest is first.
-ORDERS: dict[Any, list[tuple[str, ...]]] = {model: [(), *model.objects.all().page_orders] for model in (Job, Chain)}
+ORDERS = {model: [(), *model.objects.all().page_orders] for model in (Job, Chain)}
 
 
-def listings(model: Any) -> list[Any]:
+def listings(model):
     return [model.objects.order_by(*order) if order else model.objects.all() for order in ORDERS[model]]
 
 
@@ -38,11 +36,11 @@ def test_pages_have_every_row_once_in_order(model, limit):
         assert joined == (ids if is_ascending(listing) else ids[::-1])
 
 
-def sizes(count: int, limit: int) -> list[int]:
+def sizes(count, limit):
     return [limit] * (count // limit) + ([count % limit] if count % limit else [])
 
 
-def is_ascending(listing: Any) -> bool:
+def is_ascending(listing):
     return bool(listing.query.order_by) and not listing.query.order_by[0].startswith("-")
 
 
@@ -114,7 +112,7 @@ def test_the_steps_of_a_chain_are_adjacent_in_the_list_of_jobs():
         assert found == (expected if is_ascending(listing) else expected[::-1])
 
 
-FILTERS: dict[str, Callable[[Any], Any]] = {
+FILTERS = {
     "all": lambda objects: objects.all(),
     "one status": lambda objects: objects.with_status("failed"),
     "two statuses": lambda objects: objects.with_status("failed", "completed"),
@@ -138,7 +136,7 @@ def mixed():
     for number in range(60):
         name = random.choice(["shop.pack", "shop.mail", "shop.ship"])
         status = random.choice(["pending", "running", "failed", "completed"])
-        last: dict[str, Any] = {"type_name": name, "status": status, "priority": number % 3}
+        last = {"type_name": name, "status": status, "priority": number % 3}
         last["output"] = {} if status == "completed" else None
         ids.append(steps(random.choice([1, 1, 2, 3]), **last))
     Job.objects.filter(chain_id__in=ids[::4]).update(chain_type_name="shop.mail", deduplication_key="1")
@@ -241,7 +239,7 @@ def test_a_job_that_changes_its_status_meanwhile_is_on_the_page_once(model):
     for start, end in moves:
         Job.objects.all().update(status=start)
 
-        def move(execute: Any, *arguments: Any, end: str = end) -> Any:
+        def move(execute, *arguments, end=end):
             result = execute(*arguments)
             on_own_connection(lambda: Job.objects.all().update(status=end))
             return result

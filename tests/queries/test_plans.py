@@ -1,8 +1,6 @@
 """With a million jobs, no list reads or sorts a whole table, whatever its filter and wherever its page begins."""
 
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 from django.db import connection
@@ -52,7 +50,7 @@ def _million(django_db_setup, django_db_blocker):
         million.clear()
 
 
-def assert_reads_little(call: Callable[[], object], most_rows: int = MAX_ROWS) -> None:
+def assert_reads_little(call, most_rows=MAX_ROWS):
     reading = reading_of(call)
     plan = "\n".join(reading.plan)
     assert not reading.scans, plan
@@ -61,7 +59,7 @@ def assert_reads_little(call: Callable[[], object], most_rows: int = MAX_ROWS) -
     assert reading.steps < MAX_THOUSAND_STEPS, plan
 
 
-def created(filtered: Callable[[Any], Any], first: int, last: int) -> Callable[[Any], Any]:
+def created(filtered, first, last):
     start, end = BEGIN + timedelta(seconds=first), BEGIN + timedelta(seconds=last)
     return lambda rows: filtered(rows).created_between(start, end)
 
@@ -70,13 +68,13 @@ MIDDLE = SHORT // 2
 BUSY = (BUSY_FROM + SHORT) // 2
 
 
-def having(rows: Any, status: str) -> Any:
+def having(rows, status):
     """Filter by status as the lists of the admin do."""
     return rows.filter(Unindexed(F("status"), status)) if status == "completed" else rows.with_status(status)
 
 
 #: Each list, and the number of the chain after which one of its later pages begins.
-LISTS: dict[str, tuple[Callable[[Any], Any], int]] = {
+LISTS = {
     "all": (lambda rows: rows.all(), MIDDLE),
     "blocked": (lambda rows: rows.with_status("blocked"), BLOCKED_BEFORE // 2),
     "pending": (lambda rows: rows.with_status("pending"), BUSY),
@@ -197,7 +195,7 @@ def test_a_page_that_starts_with_the_oldest_reads_little(model, name):
     assert_reads_little(lambda: filtered(model.objects.order_by(*order)).page(cursor))
 
 
-def cursor_after(model: Any, number: int, order: tuple[str, ...] = ()) -> str:
+def cursor_after(model, number, order=()):
     """Return the cursor of a page of the unfiltered list that ends with the chain with this number."""
     place = "chain_id" if model is Job else "id"
     here = model.objects.filter(**{f"{place}__range": (id_of(number - 20), id_of(number + 20))})
@@ -208,7 +206,7 @@ def cursor_after(model: Any, number: int, order: tuple[str, ...] = ()) -> str:
     return str(cursor)
 
 
-LONG_JOBS: dict[str, tuple[Callable[[Any], Any], int | None]] = {
+LONG_JOBS = {
     "first": (lambda jobs: jobs, None),
     "middle": (lambda jobs: jobs, 5_000),
     "backwards": (lambda jobs: jobs.order_by("-chain_index"), None),
@@ -229,7 +227,7 @@ def test_the_first_page_of_a_short_chain_reads_its_steps():
     assert_reads_little(lambda: list(jobs.page()), most_rows=50)
 
 
-ONE_CHAIN: dict[str, Callable[[Any], object]] = {
+ONE_CHAIN = {
     "get": lambda id_: chains.get(id_),
     "refresh": lambda id_: Chain.from_db("default", ("id",), (id_,)).refresh(),
     "read after enqueueing": lambda id_: Chain.from_db("default", ("id",), (id_,)).status,
@@ -282,7 +280,7 @@ def test_exists_reads_little(model, status):
 
 #: For thousands of old jobs, and a day of others whose ids a clock ahead of the database could have created.
 MAX_OF_A_PRUNE = 15_000
-PRUNES: dict[str, dict[str, Any]] = {
+PRUNES = {
     "all": {},
     "failed": {"statuses": ["failed"]},
     "of a common type": {"types": ["shop.type_0"]},

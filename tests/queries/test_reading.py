@@ -14,7 +14,7 @@ pytestmark = pytest.mark.django_db
 UNREAD = ("status", "output", "finished_at", "current_job_id", "last_error", "deduplication_key")
 
 
-def finish(chain: Chain, output: object) -> None:
+def finish(chain, output):
     chains.complete(chain.id, output)
 
 
@@ -113,7 +113,7 @@ def test_a_chain_takes_one_statement():
 def test_select_related_reads_the_current_job():
     ids = {continued().id, completed().id}
 
-    def read_all() -> None:
+    def read_all():
         found = Chain.objects.select_related("current_job").filter(pk__in=ids)
         assert {chain.id: chain.current_job.chain_index for chain in found}.keys() == ids
         assert sorted(chain.current_job.chain_index for chain in found) == [0, 1]

@@ -9,7 +9,6 @@ from django.core.management import call_command
 from django.db import DatabaseError, connection, connections, migrations, transaction
 from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.loader import MigrationLoader
-from django.db.migrations.state import ProjectState
 from django.db.models.signals import post_migrate
 
 from django_jobchains.declare.checks import check_chain_view
@@ -20,18 +19,18 @@ from tests.support.chain_shapes import completed_in_three_steps
 pytestmark = pytest.mark.django_db
 
 
-def kind(using: str = "default") -> str | None:
+def kind(using="default"):
     """Return the type of the relation in the database, "v" for a view; None if it does not exist."""
     with connections[using].cursor() as cursor:
         tables = connections[using].introspection.get_table_list(cursor)
     return next((table.type for table in tables if table.name == chain_view.NAME), None)
 
 
-def exists() -> bool:
+def exists():
     return kind() is not None
 
 
-def run(sql: str) -> None:
+def run(sql):
     with connection.cursor() as cursor:
         cursor.execute(sql)
 
@@ -93,7 +92,7 @@ def test_it_is_created_for_tables_without_migrations(second_alias, settings):
     assert Chain.objects.using(second_alias).get(pk=chain.id).output == ["sent"]
 
 
-def view_operation() -> tuple[Any, ProjectState]:
+def view_operation():
     """Return the operation of the migrations that creates the view, and the state before it."""
     loader = MigrationLoader(connection)
     own = sorted(key for key in loader.disk_migrations if key[0] == "django_jobchains")
@@ -149,11 +148,11 @@ def restricted_role(db):
     run("RESET ROLE")
 
 
-def warnings() -> list[str | None]:
+def warnings():
     return [message.id for message in check_chain_view(databases=["default"])]
 
 
-def chains_seen_by(role: str) -> list[str]:
+def chains_seen_by(role):
     with transaction.atomic():
         run(f"SET LOCAL ROLE {role}")
         seen = sorted(Chain.objects.values_list("type_name", flat=True))

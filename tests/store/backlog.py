@@ -1,36 +1,33 @@
 """Many rows, written with SQL, so that statements are planned for tables of a realistic size."""
 
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from django.db import connection
-from pytest_django import DjangoDbBlocker
 
 from django_jobchains.models import FailedAttempt, Job, JobBlocker
 
 TABLES = tuple(model._meta.db_table for model in (Job, JobBlocker, FailedAttempt))
 
 
-def analyze(cursor: Any) -> None:
+def analyze(cursor):
     for table in TABLES:
         cursor.execute(f"ANALYZE {table}")
 
 
-def forget_statistics(cursor: Any) -> None:
+def forget_statistics(cursor):
     """Delete the statistics of SQLite, as if ANALYZE had never run."""
     cursor.execute("DELETE FROM sqlite_stat1")
     cursor.execute("ANALYZE sqlite_master")  # reads the statistics again
 
 
-def empty(cursor: Any) -> None:
+def empty(cursor):
     for table in reversed(TABLES):
         cursor.execute(f"TRUNCATE {table} CASCADE" if connection.vendor == "postgresql" else f"DELETE FROM {table}")
     analyze(cursor)
 
 
 @contextmanager
-def committed_rows(blocker: DjangoDbBlocker, fill: Callable[[Any], None]) -> Iterator[None]:
+def committed_rows(blocker, fill):
     """Commit rows for all tests of a module. Does nothing on SQLite."""
     with blocker.unblock():
         if connection.vendor != "postgresql":
@@ -45,16 +42,16 @@ def committed_rows(blocker: DjangoDbBlocker, fill: Callable[[Any], None]) -> Ite
 
 
 def add(
-    cursor: Any,
-    count: int,
-    type_name: str,
-    status: str,
-    priority: int,
-    due: str,
+    cursor,
+    count,
+    type_name,
+    status,
+    priority,
+    due,
     *,
-    types: int = 1,
-    queues: int = 1,
-) -> None:
+    types=1,
+    queues=1,
+):
     """Insert jobs. With ``types`` or ``queues`` above 1, a number is appended to the names of types or queues."""
     numbered_type = "%(type)s" if types == 1 else f"%(type)s || n %% {types}"
     queue = "'default'" if queues == 1 else f"'queue_' || n %% {queues}"
@@ -93,7 +90,7 @@ _EXPRESSIONS = {
 }
 
 
-def add_links(cursor: Any, type_name: str, blocker_type_name: str, *, is_open: bool) -> None:
+def add_links(cursor, type_name, blocker_type_name, *, is_open):
     """Link each job of a type to a chain of another type."""
     jobs, blockers = (_some_ids(cursor, name) for name in (type_name, blocker_type_name))
     cursor.executemany(
@@ -102,7 +99,7 @@ def add_links(cursor: Any, type_name: str, blocker_type_name: str, *, is_open: b
     )
 
 
-def _some_ids(cursor: Any, type_name: str) -> list[Any]:
+def _some_ids(cursor, type_name):
     cursor.execute(
         f"SELECT id FROM {Job._meta.db_table} WHERE type_name = %s AND status <> 'running' ORDER BY id LIMIT 10000",
         [type_name],
@@ -110,7 +107,7 @@ def _some_ids(cursor: Any, type_name: str) -> list[Any]:
     return [id_ for (id_,) in cursor.fetchall()]
 
 
-def add_failed_attempts(cursor: Any) -> None:
+def add_failed_attempts(cursor):
     cursor.execute(
         f"INSERT INTO {FailedAttempt._meta.db_table} "
         "(job_id, attempt, lease_number, kind, error, traceback, worker, started_at, finished_at) "

@@ -2,11 +2,8 @@
 
 import inspect
 from operator import attrgetter
-from typing import Any
 
-import pytest
-
-from django_jobchains.store import Store, get_store
+from django_jobchains.store import get_store
 from django_jobchains.store.database import Part
 
 #: Methods for other groups of the store, which call them in their transactions on rows that they have locked.
@@ -18,7 +15,7 @@ INTERNAL = {
 }  # fmt: skip
 
 
-def public_methods() -> set[str]:
+def public_methods():
     groups = {name: group for name, group in vars(get_store()).items() if isinstance(group, Part)}
     names = {
         f"{group_name}.{name}"
@@ -29,10 +26,10 @@ def public_methods() -> set[str]:
     return names - INTERNAL
 
 
-def method(store: Store, name: str) -> Any:
+def method(store, name):
     return attrgetter(name)(store)
 
 
-def replace_method(monkeypatch: pytest.MonkeyPatch, store: Store, name: str, replacement: Any) -> None:
+def replace_method(monkeypatch, store, name, replacement):
     group, _, name = name.partition(".")
     monkeypatch.setattr(getattr(store, group), name, replacement)

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 from unittest.mock import patch
 from uuid import UUID
 
@@ -13,24 +12,24 @@ from django_jobchains.models import Job, JobBlocker
 from django_jobchains.store import Store
 from django_jobchains.store.deduplication import Deduplicate
 from django_jobchains.store.on_failure import FailureType
-from django_jobchains.store.rows import ClaimedJob, Effects, FinishedJob, LogEntries, NewLogLine, NewProgress
+from django_jobchains.store.rows import Effects, FinishedJob, LogEntries, NewLogLine, NewProgress
 from tests.support.jobs import MAIL, SHIP, claim, create, failed_try, finished, lease, new_job, next_job
 
 
 class AlertingRegistry:
     """A registry in which every failed job enqueues a chain."""
 
-    def failure_type(self, type_name: str) -> FailureType:
+    def failure_type(self, type_name):
         return FailureType("shop.alert", "default", 0)
 
 
-def fail_with_alert(store: Store, jobs: list[ClaimedJob]) -> None:
+def fail_with_alert(store, jobs):
     with patch.object(apps.get_app_config("django_jobchains"), "registry", AlertingRegistry()):
         store.attempts.fail([failed_try(job) for job in jobs])
 
 
 #: Calls that write attempts.
-ENDS: dict[str, Callable[[Store, list[ClaimedJob]], Any]] = {
+ENDS = {
     "finish": lambda store, jobs: store.attempts.finish([finished(job) for job in jobs]),
     "hand_back": lambda store, jobs: store.attempts.hand_back([job.key for job in jobs]),
     "renew": lambda store, jobs: store.leases.renew([lease(job) for job in jobs]),
@@ -46,7 +45,7 @@ Ids = list[UUID]
 Prepare = Callable[[Store, int], Ids]
 
 
-def pending(store: Store, count: int) -> Ids:
+def pending(store, count):
     """Create chains that are at their second job, and whose first job had failed once."""
     ids = create(store, count)
     jobs = claim(store, count, types=[SHIP])
@@ -57,7 +56,7 @@ def pending(store: Store, count: int) -> Ids:
     return ids
 
 
-def awaited(store: Store, count: int, **changes: Any) -> Ids:
+def awaited(store, count, **changes):
     """Create chains that each have a dependent, and one job that depends on all of them."""
     ids = pending(store, count)
     waits = [(id_,) for id_ in ids] + [tuple(ids)]
@@ -65,17 +64,17 @@ def awaited(store: Store, count: int, **changes: Any) -> Ids:
     return ids
 
 
-def awaited_with_policy_fail(store: Store, count: int) -> Ids:
+def awaited_with_policy_fail(store, count):
     return awaited(store, count, on_blocker_failure="fail")
 
 
-def with_blockers(store: Store, count: int) -> Ids:
+def with_blockers(store, count):
     """Create chains that each wait for another one."""
     blockers = pending(store, count)
     return [row.id for row in store.jobs.create([new_job(MAIL, blockers=(id_,), delay_seconds=60) for id_ in blockers])]
 
 
-def stuck(store: Store, count: int) -> Ids:
+def stuck(store, count):
     """Create blocked jobs whose blockers are completed."""
     waiting = with_blockers(store, count)
     Job.objects.filter(chain_id__in=JobBlocker.objects.filter(job_id__in=waiting).values("blocker_id")).update(
@@ -84,64 +83,64 @@ def stuck(store: Store, count: int) -> Ids:
     return waiting
 
 
-def last_jobs(store: Store, ids: Ids) -> Ids:
+def last_jobs(store, ids):
     return [last_job.job_id for last_job in store.last_jobs.read(ids).values()]
 
 
-def cancelled(store: Store, count: int) -> Ids:
+def cancelled(store, count):
     ids = with_blockers(store, count) + pending(store, count)
     store.chains.cancel(ids, Effects())
     return last_jobs(store, ids)
 
 
-def last_pending(store: Store, count: int) -> Ids:
+def last_pending(store, count):
     return last_jobs(store, pending(store, count))
 
 
-def write_log(store: Store, ids: Ids) -> None:
+def write_log(store, ids):
     rows = Job.objects.filter(pk__in=ids).values_list("id", "lease_number", "attempt")
     lines = [NewLogLine(position, time.monotonic(), 20, "line", None) for position in (0, 1)]
     entries = [LogEntries(*row, lines, NewProgress(0.5, "half", time.monotonic()), range(1, 2)) for row in rows]
     assert store.logs.write(entries) == set()
 
 
-def finish(store: Store, ids: Ids) -> None:
+def finish(store, ids):
     rows = Job.objects.filter(pk__in=ids).values_list("id", "lease_number")
     assert len(store.attempts.finish([FinishedJob(*row) for row in rows])) == len(ids)
 
 
-def running(store: Store, count: int) -> Ids:
+def running(store, count):
     return [job.id for job in claimed(store, create(store, count))]
 
 
-def running_and_awaited(store: Store, count: int) -> Ids:
+def running_and_awaited(store, count):
     return [job.id for job in claimed(store, awaited(store, count))]
 
 
-def claimed(store: Store, ids: Ids) -> list[Any]:
+def claimed(store, ids):
     jobs = [job for job in claim(store) if job.chain_id in ids]
     assert len(jobs) == len(ids)
     return jobs
 
 
-def awaited_by_many(store: Store, count: int) -> Ids:
+def awaited_by_many(store, count):
     [id_] = pending(store, 1)
     store.jobs.create([new_job(MAIL, blockers=(id_,), delay_seconds=60) for _ in range(count)])
     return [id_]
 
 
-def complete(store: Store, ids: Ids) -> None:
+def complete(store, ids):
     for last_job in store.last_jobs.lock(ids).values():
         store.chains.complete(last_job, None, None, Effects())
 
 
-def sweep(store: Store, ids: Ids) -> None:
+def sweep(store, ids):
     freed, _ = store.blockers.sweep(len(ids), UUID(int=min(ids).int - 1), Effects())
     assert sorted(freed) == sorted(ids)
 
 
-def deduplicated(scope: Any, window: timedelta | None = None) -> Callable[[Store, Ids], Any]:
-    def call(store: Store, ids: Ids) -> None:
+def deduplicated(scope, window=None):
+    def call(store, ids):
         """Enqueue jobs with keys of chains that wait, of chains that have ended, and with new keys."""
         keys = [(type_name, f"{new}key {n + 1}") for n in range(len(ids)) for type_name, new in KINDS]
         jobs = [keyed(type_name, key, scope, window) for type_name, key in keys]
@@ -153,11 +152,11 @@ def deduplicated(scope: Any, window: timedelta | None = None) -> Callable[[Store
 KINDS = ((SHIP, ""), ("shop.unserved", ""), (MAIL, "new "))
 
 
-def keyed(type_name: str, key: str, scope: Any, window: timedelta | None) -> Any:
+def keyed(type_name, key, scope, window):
     return new_job(type_name, deduplicate=Deduplicate(key, scope, window), deduplication_key=key)
 
 
-CALLS: dict[str, tuple[Prepare, Callable[[Store, Ids], Any]]] = {
+CALLS = {
     "last_jobs": (pending, lambda store, ids: store.last_jobs.read(ids)),
     "lock_last_jobs": (pending, lambda store, ids: store.last_jobs.lock(ids)),
     "lock_last_jobs, shared": (pending, lambda store, ids: store.last_jobs.lock(ids, shared=True)),

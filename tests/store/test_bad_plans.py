@@ -1,13 +1,10 @@
 """A claim or a reaper takes no more than its limit, whatever plan PostgreSQL chooses."""
 
-from uuid import UUID
-
 import pytest
 from django.db import connection, transaction
 
 from django_jobchains.declare.policies import Backoff
 from django_jobchains.models import Job
-from django_jobchains.store import Store
 from tests.support.connections import committing, holding
 from tests.support.jobs import MAIL, SHIP, claim, create, expire, stored
 
@@ -52,7 +49,7 @@ def test_bad_query_plan_claims_no_job_that_is_locked(store):
     assert stored(locked).status == "pending"
 
 
-def analyze_with_one_job(store: Store) -> UUID:
+def analyze_with_one_job(store):
     """Make PostgreSQL expect one job, so that it repeats a subquery for each row."""
     [job_id] = create(store)
     with connection.cursor() as cursor:
@@ -63,10 +60,10 @@ def analyze_with_one_job(store: Store) -> UUID:
 class bad_plan(transaction.Atomic):  # noqa: N801 - used as a context manager
     """A transaction in which PostgreSQL joins with nested loops."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(using=None, savepoint=True, durable=False)
 
-    def __enter__(self) -> None:
+    def __enter__(self):
         connection.close()  # a new session has no cached plans
         super().__enter__()
         with connection.cursor() as cursor:

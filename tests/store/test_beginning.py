@@ -1,9 +1,7 @@
 """On PostgreSQL the lock of an attempt is sent together with BEGIN, where that makes no visible difference."""
 
 from contextlib import nullcontext
-from typing import Any
 
-import psycopg
 import pytest
 from django.db import OperationalError, connection, transaction
 from django.test.utils import CaptureQueriesContext
@@ -23,7 +21,7 @@ def raw(store):
     return connection.connection
 
 
-def status(raw: "psycopg.Connection[Any]") -> pq.TransactionStatus:
+def status(raw):
     return pq.TransactionStatus(raw.pgconn.transaction_status)
 
 
@@ -57,7 +55,7 @@ def test_atomic_object_that_is_used_twice_opens_two_transactions(store):
 
 def test_savepoints_and_hooks_work_as_in_django(store):
     job, other = running(store, 2)
-    statuses: list[str] = []
+    statuses = []
     with transaction.atomic():
         store.attempts.lock(job.id)
         transaction.on_commit(lambda: statuses.append(stored(job).status))
@@ -107,7 +105,7 @@ def test_if_the_driver_prepares_statements_it_also_prepares_those_of_the_store(s
     assert not [name for name in prepared() if name.startswith("jobchains")]
 
 
-def prepared() -> list[str]:
+def prepared():
     with connection.cursor() as cursor:
         cursor.execute("SELECT name FROM pg_prepared_statements")
         return [name for (name,) in cursor.fetchall()]

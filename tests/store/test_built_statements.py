@@ -2,8 +2,7 @@
 
 import pytest
 
-from django_jobchains.store import Store
-from django_jobchains.store.database import Database, Part, statement, statements
+from django_jobchains.store.database import Part, statement, statements
 from tests.support.jobs import claim, create, failed_try, finished, running
 
 pytestmark = pytest.mark.django_db
@@ -12,12 +11,12 @@ pytestmark = pytest.mark.django_db
 class Probe(Part):
     """Records what it builds."""
 
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db):
         super().__init__(db)
-        self.built: list[object] = []
+        self.built = []
 
     @statement
-    def only(self) -> str:
+    def only(self):
         self.built.append("only")
         return f"""
             SELECT 1
@@ -25,7 +24,7 @@ class Probe(Part):
         """
 
     @statements
-    def variant(self, column: str, is_locked: bool) -> str:
+    def variant(self, column, is_locked):
         self.built.append((column, is_locked))
         return f"SELECT {column} {is_locked} {self.db.clock}"
 
@@ -66,7 +65,7 @@ def test_moved_clock_changes_every_statement(probe):
 def test_second_job_builds_no_sql(store, monkeypatch):
     run_jobs(store)
 
-    def fail(*args: object) -> str:
+    def fail(*args):
         raise AssertionError("A statement is built again.")
 
     for name in ("row", "rows", "after", "latest", "any_of"):
@@ -74,7 +73,7 @@ def test_second_job_builds_no_sql(store, monkeypatch):
     run_jobs(store)
 
 
-def run_jobs(store: Store) -> None:
+def run_jobs(store):
     done, failed = running(store, 2)
     store.leases.check([done.key])
     store.attempts.lock(done.id)

@@ -3,9 +3,8 @@
 import os
 import signal
 import time
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from threading import Thread
-from typing import Any
 
 import pytest
 from django.db import DatabaseError, IntegrityError, connection, transaction
@@ -35,7 +34,7 @@ from tests.support.jobs import (
 pytestmark = [committing, pytest.mark.postgresql]
 
 
-def wrapped() -> AbstractContextManager[None]:
+def wrapped():
     return connection.execute_wrapper(lambda execute, *args: execute(*args))
 
 
@@ -134,7 +133,7 @@ def test_statements_of_two_connections_have_one_name_only_if_they_are_equal(stor
     assert all(second.get(name, text) == text for name, text in first.items())
 
 
-def prepared() -> dict[str, str]:
+def prepared():
     with connection.cursor() as cursor:
         cursor.execute("SELECT name, statement FROM pg_prepared_statements")
         return dict(cursor.fetchall())
@@ -174,7 +173,7 @@ def test_signal_interrupts_a_statement_that_waits(store):
     assert len(claim(store)) == 1
 
 
-def interrupt_when_blocked(pid: int) -> None:
+def interrupt_when_blocked(pid):
     try:
         with connection.cursor() as cursor:
             for _ in range(int(DEADLINE_SECONDS * 100)):
@@ -196,9 +195,9 @@ def test_prepare_threshold_of_the_connection_is_not_changed(store):
 
 @pytest.mark.parametrize("call", ["wrapped", "logged"])
 def test_execute_wrapper_is_called_for_statements_of_the_store(store, call, settings):
-    seen: list[str] = []
+    seen = []
 
-    def watch(execute: Any, sql: str, *args: Any) -> Any:
+    def watch(execute, sql, *args):
         seen.append(sql)
         return execute(sql, *args)
 

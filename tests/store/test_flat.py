@@ -37,22 +37,22 @@ class Call(NamedTuple):
     run: Callable[[Store, Any], Any]
 
 
-def _claim(limit: int, queues: list[str] | None) -> Call:
-    def run(store: Store, _: Any) -> None:
+def _claim(limit, queues):
+    def run(store, _):
         assert len(store.jobs.claim("worker", limit, LEASES, queues)) == limit
 
     return Call(limit, lambda store: create(store, limit + 5), run)
 
 
-def _end(name: str, count: int) -> Call:
+def _end(name, count):
     return Call(count, lambda store: running(store, count), ENDS[name])
 
 
-def _reap(store: Store, _: Any) -> None:
+def _reap(store, _):
     assert len(store.leases.reap(10, Backoff(), 10)) == 10
 
 
-def _idle(run: Callable[[Store], Any]) -> Call:
+def _idle(run):
     return Call(0, lambda store: None, lambda store, _: run(store))
 
 
@@ -72,40 +72,40 @@ CALLS = {
 }
 
 
-def _finished(cursor: Any, share: int) -> None:
+def _finished(cursor, share):
     add(cursor, 30_000 // share, SHIP, "completed", 0, "-1 hour")
 
 
-def _of_a_type(cursor: Any, share: int) -> None:
+def _of_a_type(cursor, share):
     add(cursor, 20_000 // share, "shop.unserved", "pending", 9, "-1 hour")
 
 
-def _of_types(cursor: Any, share: int) -> None:
+def _of_types(cursor, share):
     """Create jobs of types that sort before, between and after the served types."""
     for name in ("shop.a", "shop.n", "shop.t"):
         add(cursor, 5_000 // share, name, "pending", 9, "-1 hour", types=300)
 
 
-def _in_queues(cursor: Any, share: int) -> None:
+def _in_queues(cursor, share):
     add(cursor, 10_000 // share, SHIP, "pending", 9, "-1 hour", queues=1_000)
 
 
-def _of_tomorrow(cursor: Any, share: int) -> None:
+def _of_tomorrow(cursor, share):
     add(cursor, 20_000 // share, SHIP, "pending", 100, "1 day")
 
 
-def _blocked(cursor: Any, share: int) -> None:
+def _blocked(cursor, share):
     add(cursor, 10_000 // share, "shop.unserved", "pending", 0, "1 day")
     add(cursor, 10_000 // share, SHIP, "blocked", 0, "-1 hour")
     analyze(cursor)
     add_links(cursor, SHIP, "shop.unserved", is_open=True)
 
 
-def _running(cursor: Any, share: int) -> None:
+def _running(cursor, share):
     add(cursor, 20_000 // share, SHIP, "running", 0, "-1 hour")
 
 
-BACKLOGS: dict[str, tuple[Callable[[Any, int], None], list[str]]] = {
+BACKLOGS = {
     "finished": (_finished, [*CALLS]),
     "of a type": (_of_a_type, [*CALLS]),
     "of types": (_of_types, [*CALLS]),
@@ -147,22 +147,22 @@ def test_sqlite_needs_no_statistics(alone, backlog):
     _assert_flat(alone, names)
 
 
-def _assert_flat(alone: dict[str, int], names: list[str]) -> None:
+def _assert_flat(alone, names):
     beside = {name: (alone[name], _cost(CALLS[name])) for name in names}
     assert not {name: costs for name, costs in beside.items() if costs[1] > costs[0] + _allowed(CALLS[name])}
 
 
-def _allowed(call: Call) -> int:
+def _allowed(call):
     return FOR_THE_STATEMENT[connection.vendor] + FOR_A_JOB[connection.vendor] * call.jobs
 
 
-def _cost(call: Call) -> int:
+def _cost(call):
     """Return the cost with a plan for the parameters or with PostgreSQL's generic plan, whichever is higher."""
     modes = ("auto", "force_generic_plan") if connection.vendor == "postgresql" else ("auto",)
     return max(_cost_in(mode, call) for mode in modes)
 
 
-def _cost_in(mode: str, call: Call) -> int:
+def _cost_in(mode, call):
     store = get_store()
     with transaction.atomic():
         if connection.vendor == "postgresql":

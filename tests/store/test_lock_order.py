@@ -17,7 +17,7 @@ from django_jobchains.db.ids import new_id
 from django_jobchains.declare.policies import Backoff
 from django_jobchains.models import Job, JobBlocker
 from django_jobchains.store import Store
-from django_jobchains.store.rows import ClaimedJob, Effects
+from django_jobchains.store.rows import Effects
 from tests.support.connections import Actor, committing, holding, waiting
 from tests.support.jobs import MAIL, alter, claim, expire, failed_try, finished, lease, new_job, running_job
 
@@ -36,17 +36,17 @@ def ids(store):
     return ids
 
 
-def lock_in_order(ids: Ids) -> None:
+def lock_in_order(ids):
     list(Job.objects.filter(id__in=ids).order_by("id").select_for_update(no_key=True))
 
 
-def without_indexes(call: Callable[[], Any]) -> Any:
+def without_indexes(call):
     with connection.cursor() as cursor:
         cursor.execute("SET enable_indexscan = off; SET enable_bitmapscan = off; SET enable_indexonlyscan = off")
     return call()
 
 
-def assert_no_deadlock(ids: Ids, call: Callable[[Store], Any], *, middle: UUID | None = None) -> Any:
+def assert_no_deadlock(ids, call, *, middle=None):
     """Check that a call does not deadlock, and return its result."""
     first = holding(lambda store: store.attempts.lock(middle or ids[1]))
     second = Actor(lambda store: lock_in_order(ids), holds=True).start().until_blocked_or_ended()
@@ -61,20 +61,20 @@ def assert_no_deadlock(ids: Ids, call: Callable[[Store], Any], *, middle: UUID |
     return result
 
 
-def with_status(status: str) -> Callable[[Ids], None]:
+def with_status(status):
     return lambda ids: alter_all(ids, status=status)
 
 
-def alter_all(ids: Ids, **values: Any) -> None:
+def alter_all(ids, **values):
     Job.objects.filter(id__in=ids).update(**values)
 
 
-def nothing(ids: Ids) -> None:
+def nothing(ids):
     pass
 
 
 #: Calls about three jobs, and what is done to the jobs before. The test passes the ids in another order.
-CALLS: dict[str, tuple[Call, Callable[[Ids], None]]] = {
+CALLS = {
     "lock_all": (lambda store, ids: store.attempts.lock_all(ids), nothing),
     "lock_last_jobs": (lambda store, ids: store.last_jobs.lock(ids), nothing),
     "lock_last_jobs, shared": (lambda store, ids: store.last_jobs.lock(ids, shared=True), nothing),
@@ -94,7 +94,7 @@ def test_call_locks_in_the_order_of_ids(store, ids, name):
 
 
 #: Ends of several attempts. The test passes the attempts in an order that differs from the order of their ids.
-ENDS: dict[str, Callable[[Store, Sequence[ClaimedJob]], Any]] = {
+ENDS = {
     "finish": lambda store, jobs: store.attempts.finish([finished(job) for job in jobs]),
     "reschedule": lambda store, jobs: store.attempts.reschedule([failed_try(job) for job in jobs]),
     "fail": lambda store, jobs: store.attempts.fail([failed_try(job) for job in jobs]),
@@ -125,14 +125,14 @@ def test_calls_that_end_attempts_wait_for_no_row(store, ids, name):
 
 
 #: Ends of a chain that three jobs wait for.
-ENDS_OF_BLOCKER: dict[str, Callable[[Store, ClaimedJob], Any]] = {
+ENDS_OF_BLOCKER = {
     "finish": lambda store, job: store.attempts.finish([finished(job)]),
     "fail": lambda store, job: store.attempts.fail([failed_try(job)]),
     "finish, locked": lambda store, job: finish_locked(store, job),
 }
 
 
-def finish_locked(store: Store, job: ClaimedJob) -> Any:
+def finish_locked(store, job):
     with store.db.transaction():
         store.attempts.lock(job.id)
         return store.attempts.finish([finished(job)], is_locked=True)

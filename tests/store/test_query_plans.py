@@ -4,15 +4,12 @@
 prepared statements.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 from django.db import connection, transaction
 
 from django_jobchains.declare.policies import Backoff
 from django_jobchains.models import Job
-from django_jobchains.store import Store, get_store
+from django_jobchains.store import get_store
 from tests.store.backlog import add, add_failed_attempts, add_links, analyze, committed_rows
 from tests.store.planned_calls import CALLS, ENDS
 from tests.support.jobs import MAIL, SHIP, claim, create, expire, running
@@ -27,7 +24,7 @@ def _backlog(django_db_setup, django_db_blocker):
         yield
 
 
-def _fill(cursor: Any) -> None:
+def _fill(cursor):
     """Create completed, pending, scheduled, running and blocked jobs.
 
     Every job has a deduplication key, and every blocked job has two blockers. Some jobs have failed attempts.
@@ -69,7 +66,7 @@ def test_claim_uses_the_index_when_nothing_is_due(store):
     assert_reads_little(found, 0)
 
 
-def claimed(store: Store, limit: int, expected: int | None = None) -> None:
+def claimed(store, limit, expected=None):
     assert len(claim(store, limit)) == (limit if expected is None else expected)
 
 
@@ -102,7 +99,7 @@ def test_excluded_queues_are_skipped_by_the_index(store):
 
 
 #: Counts of the overview, with the number of rows that each may read.
-COUNTS: dict[str, tuple[Callable[[Store], object], int]] = {
+COUNTS = {
     "pending_groups": (lambda store: store.stats.pending_groups(300), 600),
     "held_groups": (lambda store: store.stats.held_groups(300), 900),
     "failing_types": (lambda store: store.stats.failing_types(86_400), 1_000),

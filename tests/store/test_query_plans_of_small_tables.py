@@ -1,7 +1,5 @@
 """Tables of some thousand rows, which PostgreSQL tends to read sequentially if a statement has many ids."""
 
-from typing import Any
-
 import pytest
 
 from django_jobchains.store import get_store
@@ -19,7 +17,7 @@ def _backlog(django_db_setup, django_db_blocker):
         yield
 
 
-def _fill(cursor: Any) -> None:
+def _fill(cursor):
     add(cursor, 3_000, SHIP, "completed", 0, "-1 hour")
     add(cursor, 1_000, "shop.unserved", "pending", 0, "-1 hour")
     add(cursor, 1_000, "shop.blocked", "blocked", 0, "-1 hour")

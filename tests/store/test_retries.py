@@ -1,10 +1,9 @@
 """After a conflict the store retries its own transaction, but not the caller's."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
-from uuid import UUID
 
 import pytest
 from django.db import OperationalError, connection, transaction
@@ -35,7 +34,7 @@ pytestmark = committing
 
 Call = Callable[[Store, list[ClaimedJob]], Any]
 
-CALLS: dict[str, Call] = {
+CALLS = {
     "attempts.finish": lambda store, jobs: store.attempts.finish([finished(job) for job in jobs]),
     "continue": lambda store, jobs: store.attempts.finish([finished(job, None, next_job(job)) for job in jobs]),
     "attempts.reschedule": lambda store, jobs: store.attempts.reschedule([failed_try(job) for job in jobs]),
@@ -46,15 +45,13 @@ CALLS: dict[str, Call] = {
     "leases.reap": lambda store, jobs: store.leases.reap(10, Backoff(), 10),
 }
 #: The error codes of PostgreSQL, or None for SQLite, which has only a message.
-CONFLICTS: dict[str, str | None] = (
-    {"deadlock": "40P01", "serialization": "40001"} if connection.vendor == "postgresql" else {"busy": None}
-)
+CONFLICTS = {"deadlock": "40P01", "serialization": "40001"} if connection.vendor == "postgresql" else {"busy": None}
 CONFLICT = next(iter(CONFLICTS.values()))
 
 calls = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 
 #: The other calls of the store that can have their own transaction.
-OTHERS: dict[str, Call] = {
+OTHERS = {
     "chains.ends": lambda store, jobs: store.chains.ends(ids(jobs)),
     "chains.contexts": lambda store, jobs: store.chains.contexts(ids(jobs)),
     "chains.lifetimes": lambda store, jobs: store.chains.lifetimes(ids(jobs)),
@@ -115,23 +112,23 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 OLD = EndedChains(("completed",), NOW)
 
 
-def ids(jobs: list[ClaimedJob]) -> list[UUID]:
+def ids(jobs):
     return [job.id for job in jobs]
 
 
 class DriverError(Exception):
-    def __init__(self, sqlstate: str | None) -> None:
+    def __init__(self, sqlstate):
         super().__init__("database is locked" if sqlstate is None else "conflict")
         self.sqlstate = sqlstate
 
 
 @contextmanager
-def failing(times: int, sqlstate: str | None, statement: int = 1) -> Iterator[list[str]]:
+def failing(times, sqlstate, statement=1):
     """Make the n-th statement of the first tries fail, and record the statements that were sent."""
-    sent: list[str] = []
+    sent = []
     state = {"left": times, "statement": 0}
 
-    def execute(execute: Any, sql: str, *args: Any) -> Any:
+    def execute(execute, sql, *args):
         if sql.startswith(("BEGIN", "PRAGMA", "SAVEPOINT")):
             return execute(sql, *args)
         sent.append(sql)

@@ -1,19 +1,15 @@
 """On PostgreSQL, a worker sends BEGIN with the first statement of its transactions, and COMMIT with the last one."""
 
 import tempfile
-from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
-import psycopg
 import pytest
 from django.db import OperationalError, connection, transaction
 
 from django_jobchains.db.ids import new_id
 from django_jobchains.exceptions import DuplicateJobId
 from django_jobchains.models import Job
-from django_jobchains.store import Store
-from django_jobchains.store.rows import ClaimedJob, Effects, FinishedJob
+from django_jobchains.store.rows import Effects
 from tests.support.connections import committing
 from tests.support.jobs import MAIL, create, finished, next_job, running, running_job, stored
 
@@ -27,15 +23,15 @@ def a_worker(store):
         yield
 
 
-def continued(job: ClaimedJob, **changes: Any) -> FinishedJob:
+def continued(job, **changes):
     return finished(job, None, next_job(job, **changes))
 
 
 @contextmanager
-def counting_round_trips() -> Iterator[list[str]]:
+def counting_round_trips():
     """Yield a list that contains an element for each answer of the server, at the end."""
-    raw: psycopg.Connection[Any] = connection.connection
-    answers: list[str] = []
+    raw = connection.connection
+    answers = []
     with tempfile.TemporaryFile() as trace:
         raw.pgconn.trace(trace.fileno())
         yield answers
@@ -72,7 +68,7 @@ def test_every_statement_of_the_transaction_has_the_lock_timeout(store):
         assert connection.connection.execute("SHOW lock_timeout").fetchone() == ("0",)
 
 
-def lock_timeout(store: Store) -> Any:
+def lock_timeout(store):
     return store.db.fetch("SELECT current_setting('lock_timeout')", [])[0][0]
 
 
@@ -125,7 +121,7 @@ def test_continuation_that_cannot_be_created_undoes_the_whole_transaction(store)
 def test_jobs_whose_commit_got_no_reply_are_announced(store, monkeypatch):
     commit = store.db.commit_with
 
-    def commit_without_reply(sql: str, params: list[Any]) -> None:
+    def commit_without_reply(sql, params):
         commit(sql, params)
         raise OperationalError
 

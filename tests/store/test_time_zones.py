@@ -47,7 +47,7 @@ def _in_zone(request, settings, zone):
     yield
 
 
-def reset_time_zone() -> None:
+def reset_time_zone():
     """Reset the time zone of the connection, as Django does when a test changes the settings."""
     for name in ("timezone", "timezone_name"):
         vars(connection).pop(name, None)
@@ -160,6 +160,6 @@ def test_one_zone_reads_what_another_zone_wrote(store, settings):
     assert stored(job).leased_until - database_now() > timedelta(seconds=40)
 
 
-def wait_until(time: datetime) -> None:
+def wait_until(time):
     while database_now() < time:
         pass

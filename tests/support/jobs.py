@@ -170,6 +170,11 @@ def row(job: ClaimedJob | UUID) -> dict[str, Any]:
     return Job.objects.values().get(pk=job if isinstance(job, UUID) else job.id)
 
 
+def changes(before: dict[str, Any]) -> dict[str, Any]:
+    """Return the columns of a job that have changed since it had this row."""
+    return {name: value for name, value in row(before["id"]).items() if value != before[name]}
+
+
 def tables() -> Tables:
     """Return every column of every row."""
     return [list(model.objects.order_by("pk").values()) for model in (Job, FailedAttempt, JobBlocker)]

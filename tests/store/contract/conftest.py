@@ -14,7 +14,7 @@ from tests.store.contract.records import RecordModel
 _numbers = count()
 
 
-def _make_letter() -> Letter:
+def _make_letter():
     return Letter.objects.create(code=f'it\'s {{1}} %s, "{next(_numbers)}"')
 
 

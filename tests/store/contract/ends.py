@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from django_jobchains.store import Store
-from django_jobchains.store.rows import AttemptKey, ClaimedJob
+from django_jobchains.store.rows import ClaimedJob
 from tests.support.jobs import failed_try, finished, next_job
 
 End = Callable[[Store, Sequence[ClaimedJob]], Any]
 
 
-def finish_locked(store: Store, jobs: Sequence[ClaimedJob]) -> set[AttemptKey]:
+def finish_locked(store, jobs):
     """End attempts like ``job.complete()``: lock the rows, check the leases, and finish."""
     with store.db.transaction():
         held = [job for job in jobs if store.attempts.lock(job.id) == ("running", job.lease_number)]
@@ -20,7 +20,7 @@ def finish_locked(store: Store, jobs: Sequence[ClaimedJob]) -> set[AttemptKey]:
 
 
 #: Each returns the attempts that it ended.
-ENDS: dict[str, End] = {
+ENDS = {
     "finish": lambda store, jobs: store.attempts.finish([finished(job) for job in jobs]),
     "finish_locked": finish_locked,
     "continue": lambda store, jobs: store.attempts.finish([finished(job, None, next_job(job)) for job in jobs]),

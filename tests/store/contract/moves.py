@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from django.db import transaction
@@ -11,9 +11,8 @@ from django.db import transaction
 from django_jobchains.declare.policies import Backoff
 from django_jobchains.exceptions import DuplicateJobId, JobAlreadyCompleted, JobNotCompletable, JobNotRunnable
 from django_jobchains.models import Job
-from django_jobchains.statuses import Status
 from django_jobchains.store import Store
-from django_jobchains.store.rows import ClaimedJob, Effects, NewJob
+from django_jobchains.store.rows import ClaimedJob, Effects
 from tests.support.jobs import (
     MAIL,
     MAX_CRASHES,
@@ -35,21 +34,17 @@ from tests.support.jobs import (
 Call = Callable[[Store, ClaimedJob], Any]
 
 
-def create_again(store: Store, job: ClaimedJob) -> Any:
+def create_again(store, job):
     with pytest.raises(DuplicateJobId), transaction.atomic():
         store.jobs.create([new_job(id=job.id)])
 
 
-def renew(store: Store, job: ClaimedJob) -> Any:
+def renew(store, job):
     """Return the renewed leases. ``renew`` itself returns the lost ones."""
     return {job.key} - set(store.leases.renew([lease(job)]).lost)
 
 
-def reap(store: Store, job: ClaimedJob) -> Any:
-    return store.leases.reap(10, Backoff(), MAX_CRASHES)
-
-
-def complete(store: Store, job: ClaimedJob, continuation: NewJob | None = None) -> bool:
+def complete(store, job, continuation=None):
     try:
         store.chains.complete(store.last_jobs.lock([job.chain_id])[job.chain_id], '"done"', continuation, Effects())
     except (JobAlreadyCompleted, JobNotCompletable):
@@ -57,15 +52,7 @@ def complete(store: Store, job: ClaimedJob, continuation: NewJob | None = None) 
     return True
 
 
-def cancel(store: Store, job: ClaimedJob) -> Any:
-    return store.chains.cancel([job.chain_id], Effects())
-
-
-def retry(store: Store, job: ClaimedJob) -> Any:
-    return store.chains.retry([job.id], Effects())
-
-
-def move(store: Store, job: ClaimedJob) -> bool:
+def move(store, job):
     try:
         store.chains.move([job.id], database_now() + timedelta(days=1), 0, Effects())
     except JobNotRunnable:
@@ -73,20 +60,20 @@ def move(store: Store, job: ClaimedJob) -> bool:
     return True
 
 
-def ask_to_stop(store: Store, job: ClaimedJob) -> None:
+def ask_to_stop(store, job):
     """Mark the job as one that was asked to stop."""
     alter([job], cancel_requested_at=database_now())
 
 
-def use_up_crashes(store: Store, job: ClaimedJob) -> None:
+def use_up_crashes(store, job):
     alter([job], crashes=MAX_CRASHES - 1)
 
 
-def add_blocker(store: Store, job: ClaimedJob) -> None:
+def add_blocker(store, job):
     link(job, *create(store, 1, MAIL, delay_seconds=60))
 
 
-def add_failed_blocker(store: Store, job: ClaimedJob) -> None:
+def add_failed_blocker(store, job):
     """Make the job wait for a chain that has failed, with a policy to fail with it."""
     [blocker] = create(store, 1, MAIL)
     link(job, blocker)
@@ -103,56 +90,43 @@ class Move:
     before: Call = lambda store, job: None
     name: str = ""
 
-    def __str__(self) -> str:
+    def __str__(self):
         return self.name or self.method
 
 
+CALLS = {
+    "create": create_again,
+    "claim": lambda store, job: claim(store),
+    "renew": renew,
+    "finish": lambda store, job: store.attempts.finish([finished(job)]),
+    "reschedule": lambda store, job: store.attempts.reschedule([failed_try(job)]),
+    "fail": lambda store, job: store.attempts.fail([failed_try(job)]),
+    "hand_back": lambda store, job: store.attempts.hand_back([job.key]),
+    "reap": lambda store, job: store.leases.reap(10, Backoff(), MAX_CRASHES),
+    "complete": complete,
+    "cancel": lambda store, job: store.chains.cancel([job.chain_id], Effects()),
+    "retry": lambda store, job: store.chains.retry([job.id], Effects()),
+    "move": move,
+}
+CONTINUATIONS = {
+    "finish": lambda store, job: store.attempts.finish([finished(job, None, next_job(job))]),
+    "complete": lambda store, job: complete(store, job, next_job(job)),
+    "reschedule": lambda store, job: store.attempts.reschedule([failed_try(job, is_failure=False)]),
+}
+STOPPABLE = ("renew", "finish", "reschedule", "fail", "hand_back", "reap", "complete")
 MOVES = (
-    Move("create", create_again),
-    Move("claim", lambda store, job: claim(store)),
-    Move("renew", renew),
-    Move("finish", lambda store, job: store.attempts.finish([finished(job)])),
-    Move(
-        "finish",
-        lambda store, job: store.attempts.finish([finished(job, None, next_job(job))]),
-        name="finish_and_continue",
-    ),
-    Move("reschedule", lambda store, job: store.attempts.reschedule([failed_try(job)])),
-    Move(
-        "reschedule",
-        lambda store, job: store.attempts.reschedule([failed_try(job, is_failure=False)]),
-        name="reschedule_as_asked",
-    ),
-    Move("fail", lambda store, job: store.attempts.fail([failed_try(job)])),
-    Move("hand_back", lambda store, job: store.attempts.hand_back([job.key])),
-    Move("reap", reap),
-    Move("reap", reap, use_up_crashes, "reap_for_the_last_time"),
-    Move("renew", renew, ask_to_stop, "renew_when_stopped"),
-    Move("finish", lambda store, job: store.attempts.finish([finished(job)]), ask_to_stop, "finish_when_stopped"),
-    Move(
-        "reschedule",
-        lambda store, job: store.attempts.reschedule([failed_try(job)]),
-        ask_to_stop,
-        "reschedule_when_stopped",
-    ),
-    Move("fail", lambda store, job: store.attempts.fail([failed_try(job)]), ask_to_stop, "fail_when_stopped"),
-    Move("hand_back", lambda store, job: store.attempts.hand_back([job.key]), ask_to_stop, "hand_back_when_stopped"),
-    Move("reap", reap, ask_to_stop, "reap_when_stopped"),
-    Move("complete", complete),
-    Move("complete", complete, ask_to_stop, "complete_when_stopped"),
-    Move("complete", complete, add_blocker, "complete_when_waiting"),
-    Move("complete", lambda store, job: complete(store, job, next_job(job)), name="complete_and_continue"),
-    Move("cancel", cancel),
-    Move("cancel", cancel, add_blocker, "cancel_when_waiting"),
-    Move("retry", retry),
-    Move("retry", retry, add_blocker, "retry_when_waiting"),
-    Move("retry", retry, add_failed_blocker, "retry_when_a_blocker_failed"),
-    Move("move", move),
+    *(Move(name, call) for name, call in CALLS.items()),
+    *(Move(name, call, name=f"{name}_and_go_on") for name, call in CONTINUATIONS.items()),
+    *(Move(name, CALLS[name], ask_to_stop, f"{name}_when_stopped") for name in STOPPABLE),
+    *(Move(name, CALLS[name], add_blocker, f"{name}_when_waiting") for name in ("complete", "cancel", "retry")),
+    Move("reap", CALLS["reap"], use_up_crashes, "reap_for_the_last_time"),
+    Move("retry", CALLS["retry"], add_failed_blocker, "retry_when_a_blocker_failed"),
 )
 
 #: The targets of moves that depend on whether the job was asked to stop or waits.
-TARGETS: dict[str, set[str]] = {
+TARGETS = {
     "reschedule": {"pending"},
+    "reschedule_and_go_on": {"pending"},
     "reschedule_when_stopped": {"cancelled"},
     "fail": {"failed"},
     "fail_when_stopped": {"cancelled"},
@@ -168,7 +142,7 @@ TARGETS: dict[str, set[str]] = {
 }
 
 
-def job_with_status(store: Store, status: Status, before: Call = lambda store, job: None) -> ClaimedJob:
+def job_with_status(store, status, before=lambda store, job: None):
     """Return a job that every move could change if its status allowed it: due, leased, and with an expired lease."""
     job = running_job(store)
     expire(job)
@@ -180,25 +154,17 @@ def job_with_status(store: Store, status: Status, before: Call = lambda store, j
 # Created jobs
 
 
-def created_plainly(store: Store) -> str:
-    return stored(*create(store)).status
-
-
-def created_with_an_open_blocker(store: Store) -> str:
-    return stored(*create(store, blockers=tuple(create(store, 1, MAIL)))).status
-
-
-def created_by_an_attempt_asked_to_stop(store: Store) -> str:
+def created_by_an_attempt_asked_to_stop(store):
     job = running_job(store)
-    cancel(store, job)
+    store.chains.cancel([job.chain_id], Effects())
     continuation = next_job(job)
     store.attempts.finish([finished(job, None, continuation)])
     return stored(continuation.id).status
 
 
-CREATIONS: dict[str, Callable[[Store], str]] = {
-    "pending": created_plainly,
-    "blocked": created_with_an_open_blocker,
+CREATIONS = {
+    "pending": lambda store: stored(*create(store)).status,
+    "blocked": lambda store: stored(*create(store, blockers=tuple(create(store, 1, MAIL)))).status,
     "cancelled": created_by_an_attempt_asked_to_stop,
 }
 
@@ -206,8 +172,7 @@ CREATIONS: dict[str, Callable[[Store], str]] = {
 # Jobs that are freed by the end of their blocker
 
 
-@dataclass(frozen=True)
-class Freeing:
+class Freeing(NamedTuple):
     """An end of a blocker, the ``on_blocker_failure`` of the waiting job, and the resulting status of that job."""
 
     name: str
@@ -215,53 +180,53 @@ class Freeing:
     policy: str
     target: str
 
-    def __str__(self) -> str:
+    def __str__(self):
         return f"{self.name}_{self.policy}"
 
 
-def finish_blocker(store: Store, job: ClaimedJob) -> Any:
+def finish_blocker(store, job):
     assert store.attempts.finish([finished(job)])
 
 
-def fail_blocker(store: Store, job: ClaimedJob) -> Any:
+def fail_blocker(store, job):
     assert store.attempts.fail([failed_try(job)])
 
 
-def stop_blocker(store: Store, job: ClaimedJob) -> Any:
-    cancel(store, job)
+def stop_blocker(store, job):
+    store.chains.cancel([job.chain_id], Effects())
     assert store.attempts.reschedule([failed_try(job)]) == {job.key: "cancelled"}
 
 
-def stop_continuing_blocker(store: Store, job: ClaimedJob) -> Any:
+def stop_continuing_blocker(store, job):
     """Complete a job that was asked to stop, so that its continuation is cancelled."""
-    cancel(store, job)
+    store.chains.cancel([job.chain_id], Effects())
     assert store.attempts.finish([finished(job, None, next_job(job))])
 
 
-def finish_locked_blocker(store: Store, job: ClaimedJob) -> Any:
+def finish_locked_blocker(store, job):
     """Finish the job as ``job.complete()`` does."""
     with store.db.transaction():
         assert store.attempts.lock(job.id)
         assert store.attempts.finish([finished(job)], is_locked=True)
 
 
-def reap_blocker(store: Store, job: ClaimedJob) -> Any:
+def reap_blocker(store, job):
     expire(job)
     assert [reaped.status for reaped in store.leases.reap(1, Backoff(), 1)] == ["failed"]
 
 
-def cancel_blocker(store: Store, job: ClaimedJob) -> Any:
+def cancel_blocker(store, job):
     assert store.attempts.hand_back([job.key])
-    assert cancel(store, job)
+    assert store.chains.cancel([job.chain_id], Effects())
 
 
-def sweep(store: Store, job: ClaimedJob) -> Any:
+def sweep(store, job):
     """Complete the blocker with SQL, so that only the sweeper can free the waiting job."""
     alter([job], status="completed")
     store.blockers.sweep(100, None, Effects())
 
 
-ENDS: dict[str, tuple[Call, bool]] = {
+ENDS = {
     "finish": (finish_blocker, True),
     "finish_locked": (finish_locked_blocker, True),
     "complete": (complete, True),
@@ -280,7 +245,7 @@ FREEINGS = [
 ]
 
 
-def waiting_with_status(store: Store, status: Status, policy: str) -> tuple[ClaimedJob, ClaimedJob]:
+def waiting_with_status(store, status, policy):
     """Return a job that could be freed if its status allowed it, and the running job that it waits for."""
     dependent = job_with_status(store, status)
     alter([dependent], leased_until=database_now() + timedelta(days=1), on_blocker_failure=policy)

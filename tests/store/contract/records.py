@@ -1,16 +1,15 @@
 """A model of records, and the store's calls about it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import timedelta
 
-from django.db.models import Model, QuerySet
+from django.db.models import Model
 
 from django_jobchains.declare.policies import Backoff
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.store import Store
-from django_jobchains.store.record_tables import COLUMNS, Dequeued, RecordEnd, RecordKey, RecordTable
+from django_jobchains.store.record_tables import COLUMNS, RecordEnd
 from django_jobchains.store.records import DequeueRequest
 
 FLAT = Backoff(60, 1, 60, 0)
@@ -25,36 +24,34 @@ class RecordModel:
     make: Callable[[], Model]
 
     @property
-    def rows(self) -> QuerySet[Model]:
+    def rows(self):
         return self.kind.model._base_manager.all()
 
     @property
-    def table(self) -> RecordTable:
+    def table(self):
         return self.kind.table(self.store.using)
 
-    def put(self, state: str = "queued", **values: Any) -> Model:
+    def put(self, state="queued", **values):
         """Create a record with these values in the package's columns."""
         record = self.make()
         defaults = {"lease_number": 1} if state == "processing" else {}
         self.change(record, state=state, **{**defaults, **values})
         return record
 
-    def change(self, record: Model, **values: Any) -> None:
+    def change(self, record, **values):
         self.rows.filter(pk=record.pk).update(**{self.kind.columns[name]: value for name, value in values.items()})
 
-    def row(self, record: Model) -> dict[str, Any]:
+    def row(self, record):
         """Return the stored values of the package's columns."""
         stored = self.rows.get(pk=record.pk)
         return {name: self.kind.value(stored, name) for name in COLUMNS}
 
-    def dequeue(
-        self, limit: int = 10, *, retry_seconds: float | None = None, joins_transaction: bool = True
-    ) -> list[Dequeued]:
+    def dequeue(self, limit=10, *, retry_seconds=None, joins_transaction=True):
         select, has_own_order = self.kind.select(self.store.using), bool(self.kind.order_by)
         request = DequeueRequest(select, limit, "host", self.kind.queue, retry_seconds, has_own_order=has_own_order)
         return self.store.records.dequeue(self.table, request, joins_transaction=joins_transaction)
 
-    def running(self, **values: Any) -> tuple[Model, RecordKey]:
+    def running(self, **values):
         """Create a record and dequeue it."""
         record = self.make()
         [dequeued] = self.dequeue()
@@ -62,19 +59,19 @@ class RecordModel:
             self.change(record, **values)
         return record, dequeued.key
 
-    def end(self, key: RecordKey, end: str, **values: Any) -> dict[RecordKey, str]:
+    def end(self, key, end, **values):
         return self.store.records.end(self.table, [RecordEnd(*key, end, **values)])
 
-    def stalled(self, held: Sequence[Any] = ()) -> list[RecordKey]:
+    def stalled(self, held=()):
         return self.store.record_operations.stalled(self.table, 10, stalled_seconds=30, held=held)
 
-    def reset(self, keys: Sequence[RecordKey] | None = None, max_resets: int = 2) -> Sequence[tuple[Any, ...]]:
+    def reset(self, keys=None, max_resets=2):
         """Reset these records, or all that are stalled."""
-        values: dict[str, Any] = {"stalled_seconds": 30, "max_resets": max_resets, "backoff": FLAT, "message": "gone"}
+        values = {"stalled_seconds": 30, "max_resets": max_resets, "backoff": FLAT, "message": "gone"}
         return self.store.record_operations.reset(self.table, self.stalled() if keys is None else keys, **values)
 
-    def lock(self, record: Model) -> Any:
+    def lock(self, record):
         return self.store.records.lock(self.table, record.pk)
 
-    def now(self) -> datetime:
+    def now(self):
         return self.store.stats.time_ago(0)

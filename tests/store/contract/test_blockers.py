@@ -1,6 +1,5 @@
 """Fan-in: a job that waits for chains starts once, when all of them have ended."""
 
-from typing import Any
 from uuid import UUID
 
 import pytest
@@ -9,9 +8,8 @@ from django.db import transaction
 from django_jobchains.db.ids import new_id
 from django_jobchains.exceptions import ChainNotFound, InvalidBlockers
 from django_jobchains.models import JobBlocker
-from django_jobchains.store import Store
 from django_jobchains.store.blockers import BLOCKER_FAILED
-from django_jobchains.store.rows import ClaimedJob, Effects
+from django_jobchains.store.rows import Effects
 from tests.support.connections import committing, in_turn
 from tests.support.jobs import (
     MAIL,
@@ -33,7 +31,7 @@ pytestmark = pytest.mark.django_db
 BOTH_ORDERS = pytest.mark.parametrize("turned", [False, True], ids=["first", "second"])
 
 
-def waiting_for(store: Store, *blockers: ClaimedJob, **changes: Any) -> UUID:
+def waiting_for(store, *blockers, **changes):
     (job_id,) = create(store, 1, MAIL, blockers=tuple(job.chain_id for job in blockers), **changes)
     return job_id
 
@@ -119,7 +117,7 @@ def test_a_retried_blocker_frees_waiting_jobs(store):
 def test_invalid_blockers_are_refused_and_nothing_is_created(store):
     blocker = running_job(store)
     known, unknown, itself = blocker.chain_id, new_id(), new_id()
-    refused: list[tuple[type[Exception], dict[str, Any]]] = [
+    refused = [
         (ChainNotFound, {"blockers": (known, unknown)}),
         (InvalidBlockers, {"blockers": (known, known)}),
         (InvalidBlockers, {"id": itself, "blockers": (itself,)}),
@@ -171,7 +169,7 @@ def test_the_last_two_blockers_that_end_at_once_free_the_job(store, turned):
 def test_a_job_that_is_created_while_its_blocker_ends_starts(store, turned):
     blocker = running_job(store)
 
-    def finish(store: Store) -> Any:
+    def finish(store):
         return store.attempts.finish([finished(blocker)])
 
     calls = [finish, lambda store: waiting_for(store, blocker)]
@@ -186,7 +184,7 @@ def test_a_job_that_is_created_while_its_blocker_ends_starts(store, turned):
 def test_a_job_that_is_created_while_its_blocker_continues_waits(store, turned):
     blocker = running_job(store)
 
-    def continue_blocker(store: Store) -> Any:
+    def continue_blocker(store):
         return store.attempts.finish([finished(blocker, None, next_job(blocker))])
 
     calls = [continue_blocker, lambda store: waiting_for(store, blocker)]

@@ -1,16 +1,13 @@
 """Claims return due jobs in their order, and each job to one worker."""
 
 from datetime import timedelta
+from itertools import product
 from random import Random
-from typing import Any
-from uuid import UUID
 
 import pytest
 from django.db import transaction
 
 from django_jobchains.models import Job
-from django_jobchains.store import Store
-from django_jobchains.testing.contracts.concurrency import at_once
 from tests.store.conftest import locks_rows
 from tests.support.connections import committing, elsewhere, holding, waiting
 from tests.support.jobs import (
@@ -18,14 +15,13 @@ from tests.support.jobs import (
     MAIL,
     SHIP,
     WORKER,
-    alter,
+    changes,
     claim,
     create,
     database_now,
     failed_try,
     new_job,
     row,
-    running,
     stored,
 )
 
@@ -40,70 +36,33 @@ PRIORITIES = (-32_768, -1, 0, 32_767)
 limits = pytest.mark.parametrize("limit", [1, 10])
 
 
-def claimed_in_turn(store: Store, limit: int = 1) -> list[UUID]:
-    ids = []
-    while jobs := claim(store, limit):
-        ids += [job.id for job in jobs]
-    return ids
-
-
 # The order
 
 
 @limits
-def test_a_higher_priority_goes_first_whatever_its_type_and_queue(store, limit):
-    wanted = {32_767: ("z", SHIP), 1: ("a", MAIL), 0: ("default", SHIP), -1: ("a", SHIP), -32_768: ("z", MAIL)}
-    ids = {}
-    for priority in (0, -1, 32_767, -32_768, 1):
-        queue, type_name = wanted[priority]
-        (ids[priority],) = create(store, 1, type_name, queue=queue, priority=priority)
-    assert claimed_in_turn(store, limit) == [ids[priority] for priority in wanted]
-
-
-@limits
-def test_of_the_same_priority_the_job_due_longest_goes_first_whatever_its_type_and_queue(store, limit):
-    due = [
-        create(store, 1, (SHIP, MAIL)[number % 2], queue="abc"[number % 3], delay_seconds=100 - number)[0]
-        for number in range(10)
-    ]
-    store.db.ahead_seconds = 200
-    assert claimed_in_turn(store, limit) == due[::-1]
-
-
-@pytest.mark.parametrize("turned", [False, True], ids=["in order", "turned"])
-@limits
-def test_of_jobs_due_at_the_same_time_the_lowest_id_goes_first_whatever_its_type_and_queue(store, limit, turned):
-    """Jobs of one batch are due at the same time, and their ids have the order in which they were enqueued."""
-    groups = [(type_name, queue) for type_name in (SHIP, MAIL) for queue in ("z", "a", "m")]
-    jobs = [new_job(type_name, queue=queue) for type_name, queue in (groups[::-1] if turned else groups) for _ in "xy"]
-    store.jobs.create(jobs)
-    assert Job.objects.values("run_at").distinct().count() == 1
-    assert claimed_in_turn(store, limit) == [job.id for job in jobs]
-
-
-def test_many_jobs_of_one_type_do_not_delay_an_older_job_of_another(store):
-    (waiting,) = create(store, 1, MAIL)
-    create(store, 200, "shop.a_type")
-    assert claim(store, 1, types=["shop.a_type", MAIL])[0].id == waiting
-
-
-@limits
-def test_scheduled_jobs_are_not_claimed_and_do_not_hide_due_ones(store, limit):
-    (due,) = create(store)
-    for type_name, priority in ((SHIP, 100), (MAIL, 100), (SHIP, 0)):
-        create(store, 50, type_name, priority=priority, delay_seconds=86_400)
-    assert store.jobs.next_due({SHIP: 60.0}) <= ROUNDING_SECONDS
-    assert [job.id for job in claim(store, limit)] == [due]
+@pytest.mark.parametrize("seed", range(3))
+def test_jobs_are_claimed_by_priority_due_time_and_id_whatever_their_types_and_queues(store, limit, seed):
+    """A claim takes the jobs of a type, queue and priority together, so there is one due job of each."""
+    random = Random(seed)
+    groups = list(product((SHIP, MAIL), ("z", "a", "m"), PRIORITIES))
+    random.shuffle(groups)
+    due = [new_job(name, queue=queue, priority=n, delay_seconds=random.choice([3, 5])) for name, queue, n in groups]
+    scheduled = [new_job(name, queue=queue, priority=n, delay_seconds=3600) for name, queue, n in groups[::2]]
+    store.jobs.create(scheduled + due)
+    store.db.ahead_seconds = 10
+    wanted = sorted(due, key=lambda job: (-job.priority, job.delay_seconds, job.id))
+    assert store.jobs.next_due({SHIP: 60.0, MAIL: 60.0}) < 0
+    assert [job.id for _ in range(0, 24, limit) for job in claim(store, limit)] == [job.id for job in wanted]
+    assert claim(store) == []
 
 
 # What is claimed
 
 
-def test_a_job_that_is_not_due_is_not_claimed(store):
-    (job_id,) = create(store, delay_seconds=60)
-    assert claim(store) == []
-    store.db.ahead_seconds = 61
-    assert [job.id for job in claim(store)] == [job_id]
+def test_the_limit_applies_to_all_types_queues_and_priorities_together(store):
+    for priority, type_name in product((0, 1), (SHIP, MAIL)):
+        create(store, 3, type_name, queue=f"queue-{priority}", priority=priority)
+    assert [len(claim(store, limit)) for limit in (5, 4, 9, 1)] == [5, 4, 3, 0]
 
 
 def test_jobs_of_paused_queues_are_not_claimed(store):
@@ -114,13 +73,6 @@ def test_jobs_of_paused_queues_are_not_claimed(store):
     assert [job.id for job in claim(store)] == [ids["b"]]
     store.queues.resume(["a"])
     assert [job.id for job in claim(store)] == [ids["a"]]
-
-
-def test_the_limit_applies_to_all_types_queues_and_priorities_together(store):
-    for priority in (0, 1):
-        for type_name in (SHIP, MAIL):
-            create(store, 3, type_name, queue=f"queue-{priority}", priority=priority)
-    assert [len(claim(store, limit)) for limit in (5, 4, 9, 1)] == [5, 4, 3, 0]
 
 
 def test_an_empty_claim_returns_nothing(store):
@@ -134,12 +86,6 @@ def test_names_of_types_and_queues_are_taken_literally(store, name):
     (named,) = create(store, 1, name, queue=name)
     [job] = store.jobs.claim(WORKER, 10, {name: 60}, [name])
     assert (job.id, job.type_name, job.queue) == (named, name, name)
-
-
-def test_jobs_of_many_types_are_claimed_in_one_call(store):
-    types = [f"shop.type{number:03}" for number in range(300)]
-    store.jobs.create([new_job(name) for name in types])
-    assert sorted(job.type_name for job in claim(store, types=types)) == types
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -168,8 +114,7 @@ def test_a_claim_writes_the_worker_the_lease_and_the_attempt_and_nothing_else(st
     (job_id,) = create(store, priority=3, max_attempts=4, input='{"a":1}')
     before, start = row(job_id), database_now()
     assert len(claim(store, worker="host-7")) == 1
-    after, end = row(job_id), database_now()
-    changed = {name: value for name, value in after.items() if value != before[name]}
+    changed, end = changes(before), database_now()
     assert start <= changed.pop("last_attempt_at") <= end
     assert start + timedelta(seconds=60) <= changed.pop("leased_until") <= end + timedelta(seconds=60)
     assert changed == {"status": "running", "attempt": 1, "lease_number": 1, "leased_by": "host-7"}
@@ -220,107 +165,60 @@ def test_a_claim_in_an_old_transaction_finds_what_became_due_meanwhile(store):
         assert len(claim(store)) == 1
 
 
-def let_time_pass(seconds: float) -> None:
+def let_time_pass(seconds):
     """Wait inside of the open transaction, by the database's clock."""
     until = database_now() + timedelta(seconds=seconds)
     while database_now() < until:
         pass
 
 
-def test_each_claim_has_a_new_lease_number(store):
-    (job_id,) = create(store)
-    numbers = []
-    for _ in range(3):
-        (job,) = claim(store)
-        numbers.append(job.lease_number)
-        store.attempts.reschedule([failed_try(job, delay_seconds=0)])
-        store.db.ahead_seconds += 1
-    assert numbers == [1, 2, 3]
-    assert stored(job_id).attempt == 3
-
-
 # When the next job is due
 
 
-def next_due(store: Store, *types: str, **options: Any) -> float:
-    """Return the seconds until the next job is due. It must be due."""
-    due = store.jobs.next_due(dict.fromkeys(types or [SHIP, MAIL], 60.0), **options)
-    assert due is not None
-    return due
-
-
-def test_the_earliest_job_of_the_given_types_and_queues_is_the_next(store):
-    create(store, 2, delay_seconds=900, queue="a")
-    create(store, 1, delay_seconds=600, queue="a")
-    create(store, 1, MAIL, delay_seconds=100, queue="b", priority=-5)
+@pytest.mark.parametrize(
+    ("seconds", "options"),
+    [
+        (100, {"excluded": ["c"]}),
+        (600, {"excluded": ["b", "c"]}),
+        (-300, {"excluded": ["a", "b"]}),
+        (600, {"queues": ["a", "unknown"]}),
+        (100 * 365 * 86_400, {"queues": ["z"]}),
+        (None, {"queues": ["unknown"]}),
+    ],
+)
+def test_the_earliest_job_of_the_given_types_and_queues_is_the_next(store, seconds, options):
     create(store, 1, "shop.other")
-    for due, seconds in (
-        (next_due(store), 100),
-        (next_due(store, excluded=["b"]), 600),
-        (next_due(store, SHIP, queues=["a"]), 600),
-    ):
-        assert seconds - SLACK_SECONDS < due <= seconds + ROUNDING_SECONDS
-    assert store.jobs.next_due({SHIP: 60.0}, queues=["c"]) is None
-
-
-@pytest.mark.parametrize("seconds", [-100, 0.75, 86_400, 100 * 365 * 86_400])
-def test_the_time_until_a_job_is_due_is_negative_if_it_is_overdue(store, seconds):
-    create(store)
-    Job.objects.update(run_at=database_now() + timedelta(seconds=seconds))
-    assert seconds - SLACK_SECONDS < next_due(store) <= seconds + ROUNDING_SECONDS
-
-
-@pytest.mark.parametrize("status", ["blocked", "running", "completed", "failed", "cancelled"])
-def test_only_pending_jobs_are_due(store, status):
-    alter(running(store), status=status)
-    assert store.jobs.next_due({SHIP: 60.0}) is None
+    due = {"a": (600, 900), "b": (100,), "c": (-300,), "z": (100 * 365 * 86_400,)}
+    for queue, delays in due.items():
+        for delay in delays:
+            (job_id,) = create(store, 1, MAIL if queue == "b" else SHIP, queue=queue, priority=-delay % 7)
+            Job.objects.filter(pk=job_id).update(run_at=database_now() + timedelta(seconds=delay))
+    found = store.jobs.next_due({SHIP: 60.0, MAIL: 60.0}, **options)
+    assert found == seconds or seconds - SLACK_SECONDS < found <= seconds + ROUNDING_SECONDS
 
 
 def test_the_next_due_time_counts_from_now_and_not_from_the_start_of_the_transaction(store):
     create(store, delay_seconds=5)
-    first = next_due(store)
+    first = store.jobs.next_due({SHIP: 60.0})
     let_time_pass(0.06)
-    assert first - next_due(store) >= 0.05
+    assert first - store.jobs.next_due({SHIP: 60.0}) >= 0.05
 
 
 # Concurrent claims
 
 
 @committing
-def test_two_connections_share_no_job_and_together_claim_all(store):
-    created = create(store, 30) + create(store, 30, MAIL)
-
-    def claim_all() -> list[UUID]:
-        ids: list[UUID] = []
-        while jobs := claim(store, 4):
-            ids += [job.id for job in jobs]
-        return ids
-
-    claimed = [job_id for ids in at_once([claim_all, claim_all]) for job_id in ids]
-    claimed += [job.id for job in claim(store)]  # The jobs that each skipped because the other had locked them.
-    assert sorted(claimed) == sorted(created)
-
-
-@committing
-def test_a_claim_during_an_uncommitted_one_takes_other_jobs(store):
+@pytest.mark.parametrize("roll_back", [False, True])
+def test_a_claim_during_an_uncommitted_one_takes_other_jobs(store, roll_back):
     created = create(store, 10)
     first = holding(lambda store: claim(store, 5))
     second = waiting(lambda store: claim(store, 5, "worker-2"))
-    first.go_on()
-    assert sorted(job.id for job in first.result() + second.result()) == created
-    assert len(first.result()) == len(second.result()) == 5
-
-
-@committing
-def test_a_claim_that_is_rolled_back_leaves_its_jobs(store):
-    created = create(store, 3)
-    first = holding(lambda store: claim(store))
-    second = waiting(lambda store: claim(store, worker="worker-2"))
-    first.go_on(roll_back=True)
-    first.result()
-    again = second.result() + claim(store, worker="worker-2")  # The second may not have waited.
-    assert sorted(job.id for job in again) == created
-    assert set(Job.objects.values_list("attempt", "leased_by")) == {(1, "worker-2")}
+    first.go_on(roll_back=roll_back)
+    undone = first.result() if roll_back else []
+    claimed = first.result() + second.result() + claim(store, worker="worker-2")
+    assert sorted(job.id for job in claimed if job not in undone) == created
+    assert len(second.result()) == 5
+    assert set(Job.objects.values_list("attempt", flat=True)) == {1}
 
 
 @committing

@@ -6,7 +6,7 @@ import pytest
 
 from django_jobchains import chains
 from django_jobchains.chains import Deduplicate
-from django_jobchains.models import Chain, Job
+from django_jobchains.models import Job
 from django_jobchains.processors import get_registry
 from tests.deduplication.keyed_chains import (
     ENDED,
@@ -37,17 +37,17 @@ limited_scopes = pytest.mark.parametrize("scope", ["incomplete", "any"])
 HOUR = timedelta(hours=1)
 
 
-def assert_new(chain: Chain, *others: Chain) -> None:
+def assert_new(chain, *others):
     assert not chain.deduplicated
     assert chain.id not in {other.id for other in others}
 
 
-def assert_same(chain: Chain, first: Chain) -> None:
+def assert_same(chain, first):
     assert chain.deduplicated
     assert chain.id == first.id
 
 
-def created_ago(chain: Chain, ago: timedelta) -> Chain:
+def created_ago(chain, ago):
     """Change the creation time of all jobs of a chain."""
     Job.objects.filter(chain_id=chain.id).update(created_at=database_now() - ago)
     return chain

@@ -3,18 +3,15 @@
 import random
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
 from uuid import UUID
 
 import pytest
 from django.db import connection, connections, transaction
 
 from django_jobchains import chains
-from django_jobchains.chains import Chain, Deduplicate
+from django_jobchains.chains import Deduplicate
 from django_jobchains.models import Job, JobBlocker
 from django_jobchains.processors import get_registry
-from django_jobchains.store import Store
 from tests.deduplication.keyed_chains import KEY, SCOPES, continue_chain, finish, mail, ship, start
 from tests.support.connections import committing, holding, stopped_before, waiting
 
@@ -32,13 +29,13 @@ ROUNDS = 4 if connection.vendor == "postgresql" else 2
 Result = tuple[UUID, bool, bool]
 
 
-def race(run: Callable[[int], Result]) -> list[Result]:
+def race(run):
     """Call ``run(number)`` on many connections at the same time."""
     barrier = threading.Barrier(CONNECTIONS)
-    results: list[Result] = []
-    errors: list[BaseException] = []
+    results = []
+    errors = []
 
-    def target(number: int) -> None:
+    def target(number):
         try:
             connections["default"].ensure_connection()
             barrier.wait(30)
@@ -58,19 +55,19 @@ def race(run: Callable[[int], Result]) -> list[Result]:
     return results
 
 
-def in_autocommit(number: int, **options: Any) -> Result:
+def in_autocommit(number, **options):
     chain = start(number, **options)
     return chain.id, chain.deduplicated, True
 
 
-def in_a_transaction(number: int, **options: Any) -> Result:
+def in_a_transaction(number, **options):
     with transaction.atomic():
         chain = start(number, **options)
         time.sleep(random.uniform(0, 0.005))  # holds the key for different times
         return chain.id, chain.deduplicated, True
 
 
-def partly_rolled_back(number: int, **options: Any) -> Result:
+def partly_rolled_back(number, **options):
     with transaction.atomic():
         chain = start(number, **options)
         time.sleep(random.uniform(0, 0.005))
@@ -78,7 +75,7 @@ def partly_rolled_back(number: int, **options: Any) -> Result:
         return chain.id, chain.deduplicated, number % 2 == 1
 
 
-def in_batches(number: int, **options: Any) -> Result:
+def in_batches(number, **options):
     """Enqueue a batch with several keys in a random order."""
     keys = [KEY, "a", "b", "c"]
     random.shuffle(keys)
@@ -159,7 +156,7 @@ def test_second_creates_the_chain_if_the_first_is_rolled_back(first_scope, secon
 
 @pytest.mark.parametrize(("scope", "is_found"), [("incomplete", False), ("incomplete_or_recent", True)])
 def test_chain_that_the_first_creates_and_ends_is_found_by_scope(scope, is_found):
-    def start_and_finish(store: Store) -> UUID:
+    def start_and_finish(store):
         chain = start("first")
         finish(store, chain)
         return chain.id
@@ -184,7 +181,7 @@ def test_chain_that_continues_meanwhile_is_found():
 
 
 def test_batches_of_the_same_keys_in_opposite_orders_do_not_deadlock():
-    def batch(keys: str) -> Callable[[Store], list[UUID]]:
+    def batch(keys):
         items = [ship.item(deduplicate=Deduplicate(key)) for key in keys]
         return lambda store: [chain.id for chain in chains.enqueue_many(items)]
 
@@ -219,7 +216,7 @@ def test_enqueue_that_deadlocks_with_a_transaction_of_the_user_is_retried():
     """It holds the key and waits for the blocker's row. The user's transaction holds the row and waits for the key."""
     blocker = mail.enqueue()
 
-    def in_users_transaction(store: Store) -> Chain:
+    def in_users_transaction(store):
         with connection.cursor() as cursor:
             cursor.execute("SET deadlock_timeout = '60s'")  # the other transaction detects the deadlock
         with transaction.atomic():

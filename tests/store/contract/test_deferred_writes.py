@@ -1,16 +1,13 @@
 """Writes to locked rows are deferred. They wait for no other lock, delay nothing else, and leave no rows behind."""
 
-from typing import Any
-
 import pytest
 from django.db import IntegrityError
 
 from django_jobchains.declare.policies import Backoff
 from django_jobchains.models import DeferredWrite, FailedAttempt
-from django_jobchains.store import Store
 from django_jobchains.store.attempts import Attempts
 from django_jobchains.store.chains import Chains
-from django_jobchains.store.rows import ClaimedJob, Effects, EndedAttempt
+from django_jobchains.store.rows import Effects, EndedAttempt
 from tests.store.conftest import locks_rows
 from tests.support.connections import Actor, committing, holding
 from tests.support.jobs import claim, create, expire, failed_try, finished, lease, lost, running, running_job, stored
@@ -18,11 +15,11 @@ from tests.support.jobs import claim, create, expire, failed_try, finished, leas
 pytestmark = [committing, locks_rows]
 
 
-def lock(job: ClaimedJob) -> Actor:
+def lock(job):
     return holding(lambda store: store.attempts.lock(job.id))
 
 
-def defer_cancelling(store: Store, job: ClaimedJob) -> Actor:
+def defer_cancelling(store, job):
     """Request a cancellation that is deferred, and return the actor that has locked the job."""
     locking = lock(job)
     assert store.chains.cancel([job.chain_id], Effects()) == {job.chain_id}
@@ -30,7 +27,7 @@ def defer_cancelling(store: Store, job: ClaimedJob) -> Actor:
     return locking
 
 
-def apply(store: Store, after: int = 0, limit: int = 10) -> int | None:
+def apply(store, after=0, limit=10):
     with store.db.waits_at_most(0.02):
         return store.deferred.apply(limit, after, Effects())
 
@@ -111,7 +108,7 @@ def test_outcome_that_cannot_be_written_does_not_delay_others(store, monkeypatch
     store.deferred.defer([EndedAttempt("completed", finished(job)) for job in (bad, good)])
     finish = Attempts.finish
 
-    def refuse(attempts: Attempts, jobs: Any, *args: Any, **options: Any) -> Any:
+    def refuse(attempts, jobs, *args, **options):
         if jobs[0].job_id == bad.id:
             raise IntegrityError("no")
         return finish(attempts, jobs, *args, **options)
@@ -136,7 +133,7 @@ def test_stored_wait_applies_after_an_outcome_that_cannot_be_written(store, monk
         assert wait.total_seconds() == pytest.approx(retry_seconds, abs=5)
 
 
-def refuse(*args: Any, **options: Any) -> Any:
+def refuse(*args, **options):
     raise IntegrityError("no")
 
 
@@ -144,7 +141,7 @@ def test_outcomes_behind_many_that_are_locked_are_reached(store):
     *many, last = running(store, 4)
     store.deferred.defer([EndedAttempt("completed", finished(job)) for job in (*many, last)])
     locking = holding(lambda store: store.attempts.lock_all([job.id for job in many]))
-    after: int | None = 0
+    after = 0
     for _ in range(2):
         assert after is not None
         after = apply(store, after, limit=3)

@@ -31,13 +31,13 @@ ALERT = "contract.alert"
 Fail = Callable[[Store, Sequence[ClaimedJob], Effects], object]
 
 
-def reap(store: Store, jobs: Sequence[ClaimedJob], effects: Effects) -> None:
+def reap(store, jobs, effects):
     let_leases_end(store)
     store.leases.reap(len(jobs), AT_ONCE, 1, (), effects)
 
 
 #: The methods that mark running jobs as failed.
-FAILS: dict[str, Fail] = {
+FAILS = {
     "fail": lambda store, jobs, effects: store.attempts.fail([failed_try(job) for job in jobs], effects),
     "reap": reap,
 }
@@ -46,7 +46,7 @@ FAILS: dict[str, Fail] = {
 class _Registry:
     """Declares an ``on_failure`` for one type."""
 
-    def failure_type(self, type_name: str) -> FailureType | None:
+    def failure_type(self, type_name):
         return FailureType(ALERT, "alerts", 7) if type_name == SHIP else None
 
 
@@ -55,7 +55,7 @@ def registry(monkeypatch):
     monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", _Registry())
 
 
-def followed() -> list[str]:
+def followed():
     """Return the ids of the failed jobs in the inputs of the chains that were enqueued for them."""
     alerts = Job.objects.of_type(ALERT).order_by("id")
     return sorted(job.input["job_id"] for job in alerts if job.input)

@@ -7,15 +7,14 @@ import pytest
 
 from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.store.leases import lost_reason
-from django_jobchains.store.rows import ClaimedJob
-from tests.store.contract.ends import ENDS, End
+from tests.store.contract.ends import ENDS
 from tests.support.connections import committing, holding, stopped_before, waiting
 from tests.support.jobs import AT_ONCE, claim, expire, history, lease, lost, row, running_job, stored, tables
 
 pytestmark = committing
 
 #: All calls that end attempts. The reaper finds attempts by their expired leases.
-ALL_ENDS: dict[str, End] = {**ENDS, "reap": lambda store, jobs: store.leases.reap(10, AT_ONCE, 10)}
+ALL_ENDS = {**ENDS, "reap": lambda store, jobs: store.leases.reap(10, AT_ONCE, 10)}
 #: Ends of several statements, between which another call can take effect.
 LONG_ENDS = ("continue", "finish_locked", "reschedule", "fail", "reap")
 #: Pairs of ends, the first of which holds its locks while the second one is called.
@@ -78,7 +77,7 @@ def test_an_end_that_is_rolled_back_changes_nothing(store, job, first, second):
     assert len(history()) == (second in ("reschedule", "fail", "reap"))
 
 
-def assert_only_effect_is_of(winner: str, job: ClaimedJob) -> None:
+def assert_only_effect_is_of(winner, job):
     saved = stored(job)
     assert saved.status == STATUSES.get(winner, "completed")
     assert (saved.leased_by, saved.leased_until) == (None, None)

@@ -1,8 +1,7 @@
 """Interventions by people apply only to jobs with a suitable status, and to all given jobs or none."""
 
-from datetime import UTC, datetime, timedelta
-from typing import Any
-from uuid import UUID
+import json
+from datetime import UTC, datetime
 
 import pytest
 from django.db import transaction
@@ -12,12 +11,10 @@ from django_jobchains.exceptions import (
     ChainNotFound,
     ChainReferenced,
     JobAlreadyCompleted,
-    JobNotCompletable,
     JobNotFound,
     JobNotRunnable,
 )
 from django_jobchains.models import Job
-from django_jobchains.store import Store
 from django_jobchains.store.rows import ChainEnd, Effects
 from tests.support.connections import committing, in_turn
 from tests.support.jobs import (
@@ -29,6 +26,7 @@ from tests.support.jobs import (
     finished,
     lease,
     next_job,
+    row,
     running,
     running_job,
     statuses,
@@ -42,7 +40,7 @@ STATES = ("blocked", "pending", "running", "completed", "failed", "cancelled")
 FAR = datetime(2051, 3, 4, 5, 6, 7, 123456, tzinfo=UTC)
 
 
-def in_state(store: Store, status: str) -> UUID:
+def in_state(store, status):
     """Create a chain of one job with this status."""
     if status == "blocked":
         return create(store, blockers=tuple(create(store, 1, MAIL, delay_seconds=3600)))[0]
@@ -59,15 +57,13 @@ def in_state(store: Store, status: str) -> UUID:
     return job.id
 
 
-def complete(store: Store, chain_id: UUID, effects: Effects | None = None, **changes: Any) -> None:
+def complete(store, chain_id, effects=None, output='"by hand"', continuation=None):
     with store.db.transaction():
         last_job = store.last_jobs.lock([chain_id])[chain_id]
-        store.chains.complete(
-            last_job, changes.get("output", '"by hand"'), changes.get("continuation"), effects or Effects()
-        )
+        store.chains.complete(last_job, output, continuation, effects or Effects())
 
 
-def long_chain(store: Store) -> list[UUID]:
+def long_chain(store):
     """Create a chain with two completed jobs and a scheduled one, and return the ids of its jobs."""
     ids = create(store, delay_seconds=3600)
     for _ in range(2):
@@ -86,15 +82,6 @@ def test_a_job_that_has_not_ended_is_completed(store, status):
     assert (saved.leased_by, saved.leased_until) == (None, None)
     assert effects.finished_chains == {chain_id}
     assert effects.stopped_jobs == ({chain_id} if status == "running" else set())
-
-
-@pytest.mark.parametrize("status", ["completed", "failed", "cancelled"])
-def test_a_job_that_has_ended_is_not_completed(store, status):
-    chain_id = in_state(store, status)
-    before = tables()
-    with pytest.raises(JobAlreadyCompleted if status == "completed" else JobNotCompletable):
-        complete(store, chain_id)
-    assert tables() == before
 
 
 def test_a_lease_is_lost_to_a_person_but_not_to_the_attempt_itself(store):
@@ -117,33 +104,21 @@ def test_a_chain_that_is_completed_by_hand_continues(store):
     assert store.attempts.finish([finished(job)]) == set()
 
 
-def test_the_last_job_of_a_chain_is_returned_and_locked(store):
+def test_the_last_job_of_a_chain_is_returned_as_it_is_stored(store):
     job = running_job(store, context='{"tenant": 7}', deduplication_key="k", priority=3)
     with store.db.transaction():
         last_jobs = store.last_jobs.lock([job.chain_id, new_id()])
     assert last_jobs == store.last_jobs.read([job.chain_id])
-    last_job = last_jobs[job.chain_id]
-    assert (last_job.job_id, last_job.chain_index, last_job.type_name, last_job.status) == (
-        job.id,
-        0,
-        SHIP,
-        "running",
-    )
-    assert (last_job.lease_number, last_job.priority, last_job.deduplication_key) == (job.lease_number, 3, "k")
+    found = last_jobs[job.chain_id]._asdict()
+    assert (found.pop("job_id"), json.loads(found.pop("context"))) == (job.id, {"tenant": 7})
+    assert found == {name: row(job)[name] for name in found}
 
 
 def test_chains_that_did_not_start_are_cancelled_and_others_asked_to_stop(store):
     ids, effects = {status: in_state(store, status) for status in STATES}, Effects()
     changed = {ids[status] for status in ("blocked", "pending", "running")}
     assert store.chains.cancel(ids.values(), effects) == changed
-    assert statuses(*ids.values()) == [
-        "cancelled",
-        "cancelled",
-        "running",
-        "completed",
-        "failed",
-        "cancelled",
-    ]
+    assert statuses(*ids.values()) == ["cancelled", "cancelled", "running", "completed", "failed", "cancelled"]
     assert stored(ids["running"]).cancel_requested_at is not None
     assert effects.stopped_jobs == {ids["running"]}
     assert effects.finished_chains == {ids["blocked"], ids["pending"]}
@@ -152,20 +127,11 @@ def test_chains_that_did_not_start_are_cancelled_and_others_asked_to_stop(store)
 def test_jobs_that_failed_or_were_cancelled_are_retried(store):
     ids, effects = {status: in_state(store, status) for status in STATES}, Effects()
     assert store.chains.retry(ids.values(), effects) == {ids["failed"], ids["cancelled"]}
-    for status in STATES:
-        expected = "pending" if status in ("failed", "cancelled") else status
-        assert statuses(ids[status]) == [expected]
+    assert statuses(*ids.values()) == ["blocked", "pending", "running", "completed", "pending", "pending"]
     saved = stored(ids["failed"])
     assert (saved.finished_at, saved.cancel_requested_at) == (None, None)
     assert effects.due_types == {SHIP}
     assert {job.id for job in claim(store)} == {ids["failed"], ids["cancelled"]}
-
-
-def test_a_job_that_still_waits_is_retried_as_blocked(store):
-    chain_id = in_state(store, "blocked")
-    store.chains.cancel([chain_id], Effects())
-    assert store.chains.retry([chain_id], Effects()) == {chain_id}
-    assert statuses(chain_id) == ["blocked"]
 
 
 def test_pending_jobs_are_moved_to_a_time_or_to_now(store):
@@ -273,7 +239,7 @@ def test_a_chain_that_a_job_needs_is_not_deleted(store):
 def test_a_job_is_completed_by_hand_or_by_its_attempt(store, by_hand_first):
     job = running_job(store)
 
-    def by_hand(store: Store) -> bool:
+    def by_hand(store):
         try:
             complete(store, job.chain_id)
         except JobAlreadyCompleted:
@@ -294,17 +260,3 @@ def test_a_job_is_cancelled_before_its_claim_or_asked_to_stop(store, cancelled_f
     saved = stored(job_id)
     assert (saved.status, len(claimed)) == (("cancelled", 0) if cancelled_first else ("running", 1))
     assert saved.cancel_requested_at is not None
-
-
-@committing
-def test_jobs_in_opposite_order_do_not_deadlock(store):
-    ids = [job.id for job in running(store, 5)]
-    cancels = [lambda store, ids=ids: store.chains.cancel(ids, Effects()) for ids in (ids, ids[::-1])]
-    assert in_turn(*cancels) == (set(ids), set(ids))
-
-
-def test_the_clock_is_the_databases(store):
-    moment = store.stats.time_ago(0)
-    assert abs(moment - store.stats.time_ago(600) - timedelta(seconds=600)) < timedelta(seconds=60)
-    store.db.ahead_seconds = 3600
-    assert timedelta(minutes=59) < store.stats.time_ago(0) - moment < timedelta(minutes=61)

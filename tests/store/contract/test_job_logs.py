@@ -4,7 +4,7 @@ import pytest
 
 from django_jobchains.models import JobProgress, LogLine
 from django_jobchains.store.retention import EndedChains
-from django_jobchains.store.rows import ClaimedJob, Effects, LogEntries, NewLogLine
+from django_jobchains.store.rows import Effects, LogEntries, NewLogLine
 from tests.store.conftest import locks_rows
 from tests.store.contract.test_maintenance import FAR
 from tests.support.connections import committing, elsewhere, holding, waiting
@@ -24,12 +24,12 @@ from tests.support.jobs import (
 pytestmark = pytest.mark.django_db
 
 
-def progress_of(job: ClaimedJob) -> tuple[int, float, str]:
+def progress_of(job):
     row = JobProgress.objects.get(job_id=job.id)
     return row.lease_number, row.fraction, row.text
 
 
-def left() -> tuple[int, int]:
+def left():
     """Return the numbers of stored log lines and progress rows."""
     return LogLine.objects.count(), JobProgress.objects.count()
 

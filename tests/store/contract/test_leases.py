@@ -1,22 +1,18 @@
 """Leases can be renewed and lost, and the reaper takes back jobs whose leases have expired."""
 
-from collections.abc import Collection
 from datetime import timedelta
-from uuid import UUID
 
 import pytest
 
 from django_jobchains.declare.policies import Backoff
 from django_jobchains.models import FailedAttempt, Job
-from django_jobchains.store import Store
-from django_jobchains.store.rows import ClaimedJob, Effects, ReapedJob, Renewal
+from django_jobchains.store.rows import Effects, Renewal
 from tests.store.conftest import locks_rows
 from tests.support.connections import committing, holding
 from tests.support.jobs import (
-    AT_ONCE,
-    MAX_CRASHES,
     SHIP,
     alter,
+    changes,
     claim,
     create,
     database_now,
@@ -24,7 +20,6 @@ from tests.support.jobs import (
     failed_try,
     finished,
     lease,
-    let_leases_end,
     lost,
     row,
     running,
@@ -50,32 +45,16 @@ WAITS = (10, 20, 35, 35)
 # Renewals
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_renew_extends_leases_from_now_and_changes_nothing_else(store, count):
-    other, *jobs = running(store, 1 + count)
-    expire(*jobs, ago=-5)
-    before = {job.id: row(job) for job in (other, *jobs)}
-    start = database_now()
-    assert store.leases.renew([lease(job, 100 + number) for number, job in enumerate(jobs)]) == lost({})
-    for number, job in enumerate(jobs):
-        changed = {name: value for name, value in row(job).items() if value != before[job.id][name]}
-        seconds = timedelta(seconds=100 + number)
+def test_renew_extends_or_shortens_leases_from_now_and_changes_nothing_else(store):
+    other, *jobs = running(store, 4)
+    expire(*jobs)
+    before, untouched, start = [row(job) for job in jobs], row(other), database_now()
+    assert store.leases.renew([lease(job, 10 ** (number + 1)) for number, job in enumerate(jobs)]) == lost({})
+    for number, old in enumerate(before):
+        changed, seconds = changes(old), timedelta(seconds=10 ** (number + 1))
         assert start + seconds <= changed.pop("leased_until") <= database_now() + seconds
         assert changed == {}
-    assert row(other) == before[other.id]
-
-
-def test_a_lease_may_be_shortened(store):
-    job = running_job(store)
-    store.leases.renew([lease(job, 0.5)])
-    assert stored(job).leased_until < database_now() + timedelta(seconds=1)
-
-
-def test_an_expired_lease_that_is_renewed_is_not_reaped(store):
-    renewed, other = running(store, 2)
-    expire(renewed, other)
-    assert store.leases.renew([lease(renewed)]) == lost({})
-    assert [job.id for job in store.leases.reap(10, Backoff(), 10)] == [other.id]
+    assert changes(untouched) == {}
 
 
 def test_one_thousand_leases_are_renewed_in_one_call(store):
@@ -140,16 +119,6 @@ def test_an_attempt_that_was_asked_to_stop_is_reported_and_a_stale_one_of_its_jo
 
 @committing
 @locks_rows
-def test_a_lease_is_not_lost_before_its_completion_is_committed(store):
-    job = running_job(store)
-    attempt = holding(lambda store: store.attempts.finish([finished(job)]))
-    assert store.leases.renew([lease(job)]) == lost({})
-    attempt.result()
-    assert store.leases.renew([lease(job)]) == lost({job.key: "already_completed"}, job.key)
-
-
-@committing
-@locks_rows
 def test_an_attempt_that_has_locked_its_row_is_asked_to_stop(store):
     job = running_job(store)
     store.chains.cancel([job.chain_id], Effects())
@@ -161,26 +130,8 @@ def test_an_attempt_that_has_locked_its_row_is_asked_to_stop(store):
 # The reaper
 
 
-def test_expired_leases_are_listed_with_their_types_and_crashes(store):
-    own, lapsed = running(store, 2)
-    let_leases_end(store)
-    running_job(store)
-    assert store.leases.expired(10, [own.id]) == [(lapsed.type_name, 0)]
-    assert statuses(own, lapsed) == ["running", "running"]
-
-
-def reap(
-    store: Store, limit: int = 100, max_crashes: int = 10, held: Collection[UUID] = (), effects: Effects | None = None
-) -> list[ReapedJob]:
+def reap(store, limit=100, max_crashes=10, held=(), effects=None):
     return store.leases.reap(limit, BACKOFF, max_crashes, held, effects)
-
-
-def crashed_again(store: Store, job: ClaimedJob) -> ClaimedJob:
-    """Claim a job again after it was reaped, and let its lease expire."""
-    alter([job], run_at=database_now() - timedelta(seconds=1))
-    [job] = claim(store)
-    expire(job)
-    return job
 
 
 def test_a_reaped_job_is_pending_after_a_backoff_and_nothing_else_changed(store):
@@ -188,21 +139,11 @@ def test_a_reaped_job_is_pending_after_a_backoff_and_nothing_else_changed(store)
     expire(job)
     before, start = row(job), database_now()
     assert reap(store, effects=effects) == [(job.id, job.chain_id, SHIP, 1, "pending", 1)]
-    changed = {name: value for name, value in row(job).items() if value != before[name]}
+    changed = changes(before)
     assert "worker-1" in changed.pop("last_error")
     assert start + timedelta(seconds=10) <= changed.pop("run_at") <= database_now() + timedelta(seconds=10)
     assert changed == {"status": "pending", "crashes": 1, "leased_by": None, "leased_until": None}
     assert effects.due_types == {SHIP}
-
-
-def test_each_crash_backs_off_longer_up_to_the_maximum(store):
-    job = running_job(store)
-    expire(job)
-    for crash, wait in enumerate(WAITS, start=1):
-        start = database_now()
-        assert [reaped.crashes for reaped in reap(store)] == [crash]
-        assert start + timedelta(seconds=wait) <= stored(job).run_at <= database_now() + timedelta(seconds=wait)
-        job = crashed_again(store, job)
 
 
 def test_each_job_backs_off_by_its_own_crashes(store):
@@ -214,25 +155,6 @@ def test_each_job_backs_off_by_its_own_crashes(store):
     assert {job.id: job.crashes for job in reap(store)} == {job.id: number for number, job in enumerate(jobs, start=1)}
     for job, wait in zip(jobs, WAITS, strict=True):
         assert start + timedelta(seconds=wait) <= stored(job).run_at <= database_now() + timedelta(seconds=wait)
-
-
-def test_a_job_with_more_crashes_than_the_current_limit_fails(store):
-    job = running_job(store)
-    alter([job], crashes=7)
-    expire(job)
-    assert [(reaped.status, reaped.crashes) for reaped in reap(store, max_crashes=3)] == [("failed", 8)]
-
-
-def test_crashes_and_failures_are_counted_separately(store):
-    job = running_job(store)
-    store.attempts.reschedule([failed_try(job)])
-    [job] = claim(store)
-    expire(job)
-    reap(store)
-    assert (stored(job).attempt, stored(job).crashes) == (2, 1)
-    job = crashed_again(store, job)
-    reap(store)
-    assert (stored(job).attempt, stored(job).crashes) == (3, 2)
 
 
 def test_each_crash_is_recorded(store):
@@ -259,32 +181,16 @@ def test_each_crash_is_recorded(store):
     }
 
 
-def test_running_leases_and_the_callers_own_are_not_reaped(store):
-    own, lapsed = running(store, 2)
-    let_leases_end(store)
+def test_expired_leases_of_others_are_reaped_the_oldest_first(store):
+    own, *lapsed = running(store, 4)
+    for age, job in zip((100, 10, 30, 20), (own, *lapsed), strict=True):
+        expire(job, ago=age)
     live = running_job(store)
-    assert [reaped.id for reaped in store.leases.reap(10, AT_ONCE, MAX_CRASHES, [own.id])] == [lapsed.id]
+    assert store.leases.expired(10, [own.id]) == [(SHIP, 0)] * 3
+    assert [reap(store, 1, held=[own.id])[0].id for _ in lapsed] == [lapsed[n].id for n in (1, 2, 0)]
     assert statuses(own, live) == ["running", "running"]
-
-
-def test_the_leases_that_expired_first_are_reaped_first(store):
-    ids = [running_job(store, priority=number).id for number in range(3)]
-    let_leases_end(store)
-    assert [reaped.id for reaped in store.leases.reap(1, Backoff(), MAX_CRASHES)] == ids[:1]
-    assert [reaped.id for reaped in store.leases.reap(5, Backoff(), MAX_CRASHES)] == ids[1:]
-
-
-def test_held_jobs_do_not_count_towards_the_limit(store):
-    own, foreign = running(store, 2)
-    expire(own, ago=100)
-    expire(foreign, ago=1)
-    assert [job.id for job in reap(store, limit=1, held=(own.id,))] == [foreign.id]
-
-
-def test_one_thousand_held_jobs_are_not_reaped(store):
-    jobs = running(store, 1_001)
-    expire(*jobs)
-    assert [job.id for job in reap(store, 2_000, held=tuple(job.id for job in jobs[1:]))] == [jobs[0].id]
+    alter([own], crashes=7)
+    assert [(job.status, job.crashes) for job in reap(store, max_crashes=3)] == [("failed", 8)]
 
 
 @committing
@@ -296,13 +202,3 @@ def test_locked_rows_do_not_count_towards_the_limit(store):
     attempt = holding(lambda store: store.attempts.lock(completing.id))
     assert [job.id for job in reap(store, limit=1)] == [dead.id]
     attempt.result()
-
-
-@committing
-def test_two_concurrent_reapers_take_each_job_once(store):
-    expire(*running(store, 20))
-    first = holding(lambda store: reap(store, limit=10))
-    second = holding(lambda store: reap(store, limit=20)) if store.db.locks_rows else None
-    reaped = first.result() + (second.result() if second else reap(store))
-    assert len(reaped) == len({job.id for job in reaped}) == 20
-    assert set(Job.objects.values_list("status", "crashes")) == {("pending", 1)}

@@ -1,13 +1,10 @@
 """Locked jobs do not delay others, and writes to them are applied later."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 from django_jobchains.exceptions import JobLocked
 from django_jobchains.models import DeferredWrite, Job
-from django_jobchains.store.rows import ClaimedJob, Effects, EndedAttempt
+from django_jobchains.store.rows import Effects, EndedAttempt
 from tests.store.conftest import locks_rows
 from tests.store.contract.ends import ENDS, ends
 from tests.support.connections import committing, elsewhere, holding
@@ -37,7 +34,7 @@ pytestmark = pytest.mark.django_db
 #: Calls that lock jobs and do not wait for locked ones.
 UNLOCKED_ENDS = {name: end for name, end in ENDS.items() if name != "finish_locked"}
 #: The rows that are stored for ended attempts, by how they ended.
-DEFERRED: dict[str, Callable[[ClaimedJob], Any]] = {
+DEFERRED = {
     "completed": lambda job: finished(job, '{"parcels": 2}'),
     "rescheduled": lambda job: failed_try(job, delay_seconds=600),
     "failed": failed_try,

@@ -1,15 +1,12 @@
 """The states of queues, the rows of workers, counts, and the deletion of old chains."""
 
-from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 from uuid import UUID
 
 import pytest
 
 from django_jobchains.models import Job
-from django_jobchains.store import Store
 from django_jobchains.store.deduplication import Deduplicate
 from django_jobchains.store.queues import QueueRule
 from django_jobchains.store.retention import EndedChains, EndPosition
@@ -49,16 +46,16 @@ LAST_OF_ALL = UUID(int=2**128 - 1)
 FAR = datetime(2051, 1, 1, tzinfo=UTC)
 
 
-def completed(store: Store, count: int = 1, **changes: Any) -> list[UUID]:
+def completed(store, count=1, **changes):
     jobs = running(store, count, **changes)
     store.attempts.finish([finished(job) for job in jobs])
     return [job.id for job in jobs]
 
 
-def prune(store: Store, ended: EndedChains, limit: int = 1_000) -> set[UUID]:
+def prune(store, ended, limit=1_000):
     """Walk along the index, and delete the chains that were found."""
-    deleted: set[UUID] = set()
-    place: EndPosition | None = EndPosition(UUID(int=0))
+    deleted = set()
+    place = EndPosition(UUID(int=0))
     while place is not None:
         found = store.retention.find_ended("status", ended.statuses[0], place, LAST_OF_ALL, limit, ended)
         deleted |= store.retention.prune(found.job_ids, ended).deleted
@@ -66,7 +63,7 @@ def prune(store: Store, ended: EndedChains, limit: int = 1_000) -> set[UUID]:
     return deleted
 
 
-def left() -> set[UUID]:
+def left():
     return set(Job.objects.values_list("chain_id", flat=True))
 
 
@@ -232,9 +229,9 @@ def test_jobs_are_counted_by_group(store):
     assert store.stats.failing_types(60) == []
 
 
-def names_of(store: Store) -> set[str]:
+def names_of(store):
     return {present.id for present in store.workers.present()}
 
 
-def in_order(groups: Iterable[HeldGroup]) -> list[HeldGroup]:
+def in_order(groups):
     return sorted(groups)

@@ -11,13 +11,12 @@ from django_jobchains.models import Chain, FailedAttempt, Job
 from django_jobchains.statuses import TRANSITIONS
 from django_jobchains.store.rows import Effects, OpenTransaction
 from tests.store.contract.ends import ENDS, ends
-from tests.support.connections import committing, holding
+from tests.support.connections import committing
 from tests.support.jobs import (
-    AT_ONCE,
     MAIL,
-    MAX_CRASHES,
     SHIP,
     WORKER,
+    changes,
     claim,
     create,
     database_now,
@@ -25,7 +24,6 @@ from tests.support.jobs import (
     finished,
     history,
     lease,
-    let_leases_end,
     lost,
     new_job,
     next_job,
@@ -46,37 +44,23 @@ WRITERS = {
     "renew": lambda store, jobs: {job.key for job in jobs} - set(store.leases.renew([lease(job) for job in jobs]).lost),
 }
 writers = pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
-counts = pytest.mark.parametrize("count", [1, 3])
 moves = pytest.mark.parametrize("move", ["reschedule", "fail"])
+NO_LEASE = {"leased_by": None, "leased_until": None}
 
 
 # Completed attempts
 
 
-@counts
-def test_finish_writes_output_worker_and_time_and_nothing_else(store, count):
-    jobs, effects = running(store, count), Effects()
-    before = {job.id: row(job) for job in jobs}
-    start = database_now()
+def test_finish_writes_output_worker_and_time_and_nothing_else(store):
+    jobs, effects = running(store, 3), Effects()
+    before, start = [row(job) for job in jobs], database_now()
     outcomes = [finished(job, f'{{"n": {n}}}') for n, job in enumerate(jobs)]
     assert store.attempts.finish(outcomes, effects) == {job.key for job in jobs}
-    for number, job in enumerate(jobs):
-        changed = {name: value for name, value in row(job).items() if value != before[job.id][name]}
+    for number, old in enumerate(before):
+        changed = changes(old)
         assert start <= changed.pop("finished_at") <= database_now()
-        assert changed == {
-            "status": "completed",
-            "output": {"n": number},
-            "completed_by": WORKER,
-            "leased_by": None,
-            "leased_until": None,
-        }
+        assert changed == {**NO_LEASE, "status": "completed", "output": {"n": number}, "completed_by": WORKER}
     assert effects.finished_chains == {job.chain_id for job in jobs}
-
-
-def test_a_job_without_output_has_the_output_none(store):
-    job = running_job(store)
-    store.attempts.finish([finished(job, None)])
-    assert stored(job).output is None
 
 
 def test_success_clears_the_last_error_and_keeps_the_history(store):
@@ -121,8 +105,6 @@ def test_a_chain_continues_once(store):
     steps = {job: next_job(job) for job in (stale, fresh)}
     assert store.attempts.finish([finished(job, None, step) for job, step in steps.items()]) == {fresh.key}
     assert {job.id for job in Job.objects.all()} == {fresh.id, steps[fresh].id}
-    assert store.attempts.finish([finished(stale, None, next_job(stale))]) == set()
-    assert Job.objects.count() == 2
 
 
 @committing
@@ -131,89 +113,60 @@ def test_a_continuation_that_cannot_be_created_rolls_back_the_whole_batch(store)
     [existing] = create(store)
     before = tables()
     with pytest.raises(DuplicateJobId):
-        store.attempts.finish(
-            [
-                finished(jobs[0]),
-                finished(jobs[1], None, next_job(jobs[1])),
-                finished(jobs[2], None, next_job(jobs[2], id=existing)),
-            ]
-        )
+        continued = [
+            finished(job, None, next_job(job, id=id_)) for job, id_ in zip(jobs[1:], (None, existing), strict=True)
+        ]
+        store.attempts.finish([finished(jobs[0]), *continued])
     assert tables() == before
-
-
-@committing
-def test_a_continuation_that_cannot_be_created_rolls_back_the_callers_transaction(store):
-    jobs = running(store, 2)
-    store.jobs.create([next_job(jobs[0])])
-    before = tables()
-    with pytest.raises(DuplicateJobId):  # noqa: SIM117 - the error leaves the transaction
-        with transaction.atomic():
-            store.attempts.finish([finished(jobs[1])])
-            store.attempts.finish([finished(jobs[0], None, next_job(jobs[0]))])
-    assert tables() == before
-
-
-@committing
-def test_the_rest_of_a_batch_can_be_finished_after_a_continuation_that_cannot_be_created(store):
-    jobs = running(store, 3)
-    store.jobs.create([next_job(jobs[0])])
-    with pytest.raises(DuplicateJobId):
-        store.attempts.finish([finished(job, None, next_job(job)) for job in jobs])
-    assert store.attempts.finish([finished(job, None, next_job(job)) for job in jobs[1:]]) == {
-        job.key for job in jobs[1:]
-    }
 
 
 # Failed attempts
 
 
-@counts
-def test_reschedule_makes_jobs_due_after_their_delay_and_changes_nothing_else(store, count):
-    jobs, effects = running(store, count), Effects()
-    before = {job.id: row(job) for job in jobs}
-    start = database_now()
-    tries = [failed_try(job, error=f"Boom {n}", delay_seconds=10.5 + n) for n, job in enumerate(jobs)]
+def test_reschedule_makes_jobs_due_after_their_delay_or_at_their_date_and_changes_nothing_else(store):
+    jobs, effects = running(store, 3), Effects()
+    before, start = [row(job) for job in jobs], database_now()
+    date = start.replace(microsecond=654_321) + timedelta(days=3)
+    whens = [{"delay_seconds": 10.5}, {"delay_seconds": 11.5}, {"run_at": date}]
+    tries = [failed_try(job, error=f"Boom {n}", **whens[n]) for n, job in enumerate(jobs)]
     assert store.attempts.reschedule(tries, effects) == {job.key: "pending" for job in jobs}
-    for number, job in enumerate(jobs):
-        changed = {name: value for name, value in row(job).items() if value != before[job.id][name]}
-        wait = timedelta(seconds=10.5 + number)
-        assert start + wait <= changed.pop("run_at") <= database_now() + wait
-        assert changed == {"status": "pending", "leased_by": None, "leased_until": None, "last_error": f"Boom {number}"}
+    assert stored(jobs[2]).run_at == date
+    for number, old in enumerate(before):
+        changed, wait = changes(old), timedelta(seconds=10.5 + number)
+        assert start + wait <= changed.pop("run_at") <= (date if number == 2 else database_now() + wait)
+        assert changed == {**NO_LEASE, "status": "pending", "last_error": f"Boom {number}"}
     assert (effects.due_types, effects.finished_chains) == ({SHIP}, set())
 
 
-@counts
-def test_fail_marks_jobs_as_failed_and_changes_nothing_else(store, count):
-    jobs, effects = running(store, count), Effects()
-    before = {job.id: row(job) for job in jobs}
-    start = database_now()
+def test_fail_marks_jobs_as_failed_and_changes_nothing_else(store):
+    jobs, effects = running(store, 3), Effects()
+    before, start = [row(job) for job in jobs], database_now()
     assert store.attempts.fail([failed_try(job) for job in jobs], effects) == {job.key: "failed" for job in jobs}
-    for job in jobs:
-        changed = {name: value for name, value in row(job).items() if value != before[job.id][name]}
+    for old in before:
+        changed = changes(old)
         assert start <= changed.pop("finished_at") <= database_now()
-        assert changed == {"status": "failed", "leased_by": None, "leased_until": None, "last_error": "Boom: no"}
+        assert changed == {**NO_LEASE, "status": "failed", "last_error": "Boom: no"}
     assert effects.finished_chains == {job.chain_id for job in jobs}
 
 
 @moves
-@counts
-def test_error_traceback_worker_and_times_of_each_failed_attempt_are_recorded(store, move, count):
-    jobs = running(store, count)
+def test_each_failed_attempt_is_recorded_and_crashes_are_counted(store, move):
+    jobs = running(store, 3)
     start = database_now()
-    getattr(store.attempts, move)(
-        [failed_try(job, error=f"Boom {n}", traceback=f"line {n}") for n, job in enumerate(jobs)]
-    )
-    assert FailedAttempt.objects.count() == count
+    kinds = ("error", "crash", "timeout")
+    tries = [failed_try(job, error=f"Boom {n}", traceback=f"line {n}", kind=kinds[n]) for n, job in enumerate(jobs)]
+    getattr(store.attempts, move)(tries)
+    assert [(stored(job).attempt, stored(job).crashes) for job in jobs] == [(1, 0), (1, 1), (1, 0)]
+    assert FailedAttempt.objects.count() == 3
     for number, job in enumerate(jobs):
-        failure = FailedAttempt.objects.get(job_id=job.id)
-        values = FailedAttempt.objects.values().get(pk=failure.pk)
+        values = FailedAttempt.objects.values().get(job_id=job.id)
         assert start <= values.pop("finished_at") <= database_now()
         assert values == {
-            "id": failure.pk,
+            "id": values["id"],
             "job_id": job.id,
             "attempt": 1,
             "lease_number": 1,
-            "kind": "error",
+            "kind": kinds[number],
             "error": f"Boom {number}",
             "traceback": f"line {number}",
             "worker": WORKER,
@@ -221,47 +174,11 @@ def test_error_traceback_worker_and_times_of_each_failed_attempt_are_recorded(st
         }
 
 
-@moves
-@counts
-def test_crashes_are_counted_and_timeouts_are_not(store, move, count):
-    crashed, late = running(store, count), running(store, count)
-    tries = [failed_try(job, kind="crash") for job in crashed] + [failed_try(job, kind="timeout") for job in late]
-    getattr(store.attempts, move)(tries)
-    assert {(stored(job).attempt, stored(job).crashes) for job in crashed} == {(1, 1)}
-    assert {(stored(job).attempt, stored(job).crashes) for job in late} == {(1, 0)}
-    kinds = FailedAttempt.objects.values_list("job_id", "kind")
-    assert set(kinds) == {(job.id, "crash") for job in crashed} | {(job.id, "timeout") for job in late}
-
-
-@pytest.mark.parametrize("others", [0, 3])
-def test_a_job_is_retried_at_the_given_date(store, others):
-    job, *rest = running(store, 1 + others)
-    wanted = (database_now() + timedelta(days=3)).replace(microsecond=654_321)
-    store.attempts.reschedule([failed_try(job, run_at=wanted), *(failed_try(other, delay_seconds=1) for other in rest)])
-    assert stored(job).run_at == wanted
-    assert all(stored(other).run_at < database_now() + timedelta(seconds=20) for other in rest)
-
-
-@pytest.mark.parametrize(
-    "when",
-    [{"run_at": datetime(2020, 1, 1, tzinfo=UTC)}, {"delay_seconds": 0}, {}],
-    ids=["past date", "no delay", "neither"],
-)
-@pytest.mark.parametrize("others", [0, 3])
-def test_a_job_is_never_due_before_now(store, when, others):
-    jobs = running(store, 1 + others)
-    start = database_now()
-    store.attempts.reschedule([failed_try(job, **when) for job in jobs])
-    for job in jobs:
-        assert start <= stored(job).run_at <= database_now()
-    assert len(claim(store)) == len(jobs)
-
-
-@pytest.mark.parametrize("seconds", [0.000_05, 1e-7])
-def test_a_tiny_delay_is_accepted(store, seconds):
-    job = running_job(store)
-    assert store.attempts.reschedule([failed_try(job, delay_seconds=seconds)]) == {job.key: "pending"}
-    assert stored(job).run_at <= database_now() + timedelta(milliseconds=1)
+@pytest.mark.parametrize("when", [{"run_at": datetime(2020, 1, 1, tzinfo=UTC)}, {"delay_seconds": 1e-7}, {}])
+def test_a_job_is_never_due_before_now(store, when):
+    job, start = running_job(store), database_now()
+    store.attempts.reschedule([failed_try(job, **when)])
+    assert start <= stored(job).run_at <= database_now() + timedelta(milliseconds=1)
 
 
 def test_an_attempt_that_asked_for_another_one_is_counted_but_not_recorded(store):
@@ -290,29 +207,12 @@ def test_a_request_for_another_attempt_keeps_the_last_error_unless_it_has_a_reas
 # Attempts that are handed back
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_hand_back_reduces_the_attempts_and_changes_nothing_else(store, count):
-    jobs = running(store, count)
-    before = {job.id: row(job) for job in jobs}
+def test_hand_back_reduces_the_attempts_and_changes_nothing_else(store):
+    jobs = running(store, 3)
+    before = [row(job) for job in jobs]
     assert store.attempts.hand_back([job.key for job in jobs]) == {job.key for job in jobs}
-    for job in jobs:
-        changed = {name: value for name, value in row(job).items() if value != before[job.id][name]}
-        assert changed == {"status": "pending", "attempt": 0, "leased_by": None, "leased_until": None}
-
-
-def test_a_job_that_was_handed_back_keeps_its_place(store):
-    first, second = create(store, 2)
-    store.attempts.hand_back([job.key for job in claim(store, 1)])
-    assert [job.id for job in claim(store)] == [first, second]
-
-
-def test_hand_back_keeps_the_last_error_and_the_history(store):
-    job = running_job(store)
-    store.attempts.reschedule([failed_try(job)])
-    [job] = claim(store)
-    store.attempts.hand_back([job.key])
-    assert (stored(job).last_error, stored(job).attempt) == ("Boom: no", 1)
-    assert FailedAttempt.objects.count() == 1
+    for old in before:
+        assert changes(old) == {**NO_LEASE, "status": "pending", "attempt": 0}
 
 
 # Stale attempts
@@ -352,18 +252,6 @@ def test_an_attempt_ends_once(store, end):
 
 
 @ends
-def test_a_batch_ends_the_attempts_that_hold_their_lease(store, end):
-    stale = running(store, 2)
-    let_leases_end(store)
-    store.leases.reap(10, AT_ONCE, MAX_CRASHES)
-    claim(store)
-    fresh = running(store, 2)
-    before = [row for row in tables()[0] if row["id"] in {job.id for job in stale}]
-    assert set(end(store, [stale[0], fresh[0], stale[1], fresh[1]])) == {job.key for job in fresh}
-    assert [row for row in tables()[0] if row["id"] in {job.id for job in stale}] == before
-
-
-@ends
 @pytest.mark.parametrize("turned", [False, True], ids=["stale_first", "fresh_first"])
 def test_only_the_fresh_one_of_two_attempts_of_one_job_is_written(store, end, turned):
     stale = running_job(store)
@@ -379,7 +267,7 @@ def test_values_of_the_fresh_attempt_are_written(store):
     assert stored(fresh).output == "fresh"
 
 
-@pytest.mark.parametrize("move", ["reschedule", "fail"])
+@moves
 def test_stale_failure_is_not_recorded(store, move):
     stale = running_job(store)
     fresh = taken_over(store, stale)
@@ -414,23 +302,11 @@ def test_a_lock_returns_the_status_and_lease_number(store):
     (pending,) = create(store)
     gone = new_job().id
     with store.db.transaction():
-        assert [store.attempts.lock(id_) for id_ in (job.id, pending, gone)] == [
-            ("running", 1),
-            ("pending", 0),
-            None,
-        ]
+        found = [store.attempts.lock(id_) for id_ in (job.id, pending, gone)]
         locked = store.attempts.lock_all([job.id, pending, gone])
+    assert found == [("running", 1), ("pending", 0), None]
     assert locked == {job.id: ("running", 1), pending: ("pending", 0)}
     assert (store.jobs.state_of(job.id), store.jobs.state_of(gone)) == (("running", 1), None)
-
-
-@committing
-def test_reading_the_state_does_not_wait_and_returns_the_committed_state(store):
-    job = running_job(store)
-    writing = holding(lambda store: store.attempts.finish([finished(job)]))
-    assert store.jobs.state_of(job.id) == ("running", job.lease_number)
-    writing.result()
-    assert store.jobs.state_of(job.id) == ("completed", job.lease_number)
 
 
 @committing

@@ -1,7 +1,6 @@
 """Inputs, outputs and errors are read back equal."""
 
 import json
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -24,14 +23,14 @@ json_values = st.recursive(
 examples = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def deep(levels: int) -> Any:
-    value: Any = "bottom"
+def deep(levels):
+    value = "bottom"
     for level in range(levels):
         value = [value] if level % 2 else {"below": value}
     return value
 
 
-UNUSUAL: dict[str, Any] = {
+UNUSUAL = {
     "null": None,
     "null text": "null",
     "empty text": "",
@@ -59,7 +58,7 @@ UNUSUAL: dict[str, Any] = {
 }
 
 
-def same(left: Any, right: Any) -> bool:
+def same(left, right):
     """Compare values and types, so that 1, 1.0 and True differ."""
     if type(left) is not type(right) or left != right:
         return False

@@ -1,14 +1,10 @@
 """Execution logs of records: stored at once by the attempt that holds the record, and cleared by the next attempt."""
 
-from typing import Any
-
 import pytest
-from django.db.models import Model
 
 from django_jobchains.attempts.record_attempt import RecordAttempt, RecordEnvironment
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.records import RecordLost, RecordRun
-from tests.store.contract.records import RecordModel
 
 pytestmark = pytest.mark.django_db
 
@@ -56,17 +52,16 @@ def test_an_attempt_without_its_record_stores_nothing(model, values, reason):
     assert values is None or logs(model, record) == []
 
 
-def started(model: RecordModel) -> tuple[Model, RecordRun]:
+def started(model):
     """Create and dequeue a record, and return what its handler receives."""
     record, key = model.running()
     attempt = RecordAttempt(record, key, RecordEnvironment(model.kind, model.store, print), AbortSignal())
     return record, RecordRun(record, attempt, type_name=model.kind.name, queue=model.kind.queue)
 
 
-def logs(model: RecordModel, record: Model) -> list[dict[str, Any]]:
-    logs: list[dict[str, Any]] = model.row(record)["execution_logs"]
-    return logs
+def logs(model, record):
+    return model.row(record)["execution_logs"]
 
 
-def shown(entry: dict[str, Any]) -> tuple[Any, ...]:
+def shown(entry):
     return entry["key"], entry["command"], entry["out"], entry["exit_code"]

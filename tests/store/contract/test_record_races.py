@@ -1,11 +1,8 @@
 """Concurrent calls about one record: the second one sees the result of the first."""
 
-from typing import Any
-
 import pytest
 
 from django_jobchains import records
-from django_jobchains.store import Store
 from django_jobchains.store.records import DequeueInTransaction
 from django_jobchains.testing.contracts.concurrency import at_once
 from tests.store.conftest import locks_rows
@@ -26,7 +23,7 @@ def test_no_record_is_dequeued_twice(model):
     for _ in range(40):
         model.make()
 
-    def take() -> list[Any]:
+    def take():
         return [each.id for _ in range(5) for each in model.dequeue(3)]
 
     taken = at_once([take] * 4)
@@ -142,6 +139,6 @@ def test_a_record_that_is_queued_again_is_not_cancelled_by_an_earlier_request(mo
     assert model.row(record)["state"] == "queued"
 
 
-def in_either_order(store: Store, calls: list[Any]) -> list[Any]:
+def in_either_order(store, calls):
     """Let the second call wait for the first one's transaction, and return both results."""
     return list(in_turn(*calls)) if store.db.locks_rows else [elsewhere(call) for call in calls]
