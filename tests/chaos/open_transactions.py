@@ -3,16 +3,15 @@
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from uuid import UUID
+from functools import partial
 
 from django.db import OperationalError, connection, connections, transaction
 
 from django_jobchains import chains
-from django_jobchains.models import Chain, Job
-from django_jobchains.store.errors import sqlstate
+from django_jobchains.models import Job
+from django_jobchains.store.errors import is_conflict, sqlstate
 from tests.support.waiting import until
 from tests.support.worker_app import jobs
 
@@ -23,34 +22,34 @@ HELD_SECONDS = (0.2, 5.0)
 LIMITS = ("55P03", "57014")
 
 
-def lock(job: Job, chance: random.Random) -> bool:
+def lock(job, chance):
     mode = chance.choice(["FOR UPDATE", "FOR SHARE"])
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT status FROM django_jobchains_job WHERE id = %s {mode} SKIP LOCKED", [job.id])
         return bool(cursor.fetchone() == ("running",))
 
 
-def cancel(job: Job, chance: random.Random) -> bool:
+def cancel(job, chance):
     return bool(chains.cancel(job.chain_id)) and is_running(job)
 
 
-def retry(job: Job, chance: random.Random) -> bool:
+def retry(job, chance):
     chains.retry(job.id)
     return is_running(job)
 
 
-def wait_for(job: Job, chance: random.Random) -> bool:
+def wait_for(job, chance):
     jobs.after.enqueue(None, blockers=[job.chain_id])
     return is_running(job)
 
 
-def complete(job: Job, chance: random.Random) -> bool:
+def complete(job, chance):
     """Change nothing."""
     with chains.current_job(job.chain_id) as current:
         return current.job.id == job.id and current.job.status == "running"
 
 
-def complete_and_roll_back(job: Job, chance: random.Random) -> bool:
+def complete_and_roll_back(job, chance):
     with chains.current_job(job.chain_id) as current:
         if current.job.id != job.id or current.job.status != "running":
             return False
@@ -58,60 +57,24 @@ def complete_and_roll_back(job: Job, chance: random.Random) -> bool:
     return True
 
 
-def is_running(job: Job) -> bool:
+def is_running(job):
     return Job.objects.filter(id=job.id, lease_number=job.lease_number, status="running").exists()
 
 
-#: What users do with a running job, or its chain. Each action returns whether the job was still running.
-Action = Callable[[Job, random.Random], bool]
-ACTIONS: tuple[Action, ...] = (lock, cancel, retry, wait_for, complete, complete_and_roll_back)
+#: What users do with a running job, or its chain. Each returns whether the job was still running.
+ACTIONS = (lock, cancel, retry, wait_for, complete, complete_and_roll_back)
 
 
 class Users:
-    """A thread for each action. It begins a transaction, acts on a running job, waits, and commits or rolls back."""
+    """Each action begins a transaction, acts on a running job, waits, and commits or rolls back."""
 
-    def __init__(self, actions: tuple[Action, ...]) -> None:
-        self._threads = [
-            threading.Thread(target=self._run, args=(action, number), name=f"user-{action.__name__}")
-            for number, action in enumerate(actions)
-        ]
-        self._stopping = threading.Event()
-        self._errors: list[BaseException] = []
+    def __init__(self):
         #: How many transactions of each action found the job still running.
-        self.held: Counter[str] = Counter()
+        self.held = Counter()
         #: The chains whose cancellation was committed.
-        self.cancelled: set[UUID] = set()
+        self.cancelled = set()
 
-    def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
-
-    def stop(self) -> None:
-        self._stopping.set()
-        for thread in self._threads:
-            thread.join(30)
-        assert not any(thread.is_alive() for thread in self._threads)
-        assert not self._errors, self._errors
-
-    def _run(self, action: Action, seed: int) -> None:
-        chance = random.Random(seed)
-        try:
-            while not self._stopping.is_set():
-                self._act_within_limits(action, chance)
-                self._stopping.wait(0.02)
-        except BaseException as error:
-            self._errors.append(error)
-        finally:
-            connections.close_all()
-
-    def _act_within_limits(self, action: Action, chance: random.Random) -> None:
-        try:
-            self._act(action, chance)
-        except OperationalError as error:
-            if sqlstate(error) not in LIMITS:
-                raise
-
-    def _act(self, action: Action, chance: random.Random) -> None:
+    def act(self, action, chance, wait):
         running = list(Job.objects.filter(status="running")[:20])
         if not running:
             return
@@ -120,7 +83,7 @@ class Users:
         with transaction.atomic():
             is_held = action(job, chance)
             if is_held:
-                self._stopping.wait(chance.choice(HELD_SECONDS))
+                wait(chance.choice(HELD_SECONDS))
             transaction.set_rollback(is_undone)
         self.held[action.__name__] += is_held
         if action is cancel and not is_undone:
@@ -128,21 +91,56 @@ class Users:
 
 
 @contextmanager
-def users(*actions: Action) -> Iterator[Users]:
-    """Let users act while the block runs: one user for each of these actions, by default for each of ``ACTIONS``."""
-    acting = Users(actions or ACTIONS)
+def users():
+    """Let a user for each of ``ACTIONS`` act while the block runs."""
+    acting = Users()
     with ExitStack() as stack:
-        stack.callback(acting.stop)
-        acting.start()
+        for number, action in enumerate(ACTIONS):
+            stack.enter_context(repeating(partial(acting.act, action, random.Random(number)), 0.02))
         yield acting
 
 
 @contextmanager
-def transaction_that_locks(*locked: Chain) -> Iterator[None]:
+def repeating(action, pause_seconds, lock_timeout=None):
+    """Repeat ``action(wait)`` on another thread while the block runs. It may fail because of a lock or a time limit.
+
+    ``wait``: waits for a number of seconds, or until the block ends.
+    """
+    stopping, errors = threading.Event(), []
+
+    def run():
+        try:
+            if lock_timeout:
+                with connection.cursor() as cursor:
+                    cursor.execute("SELECT set_config('lock_timeout', %s, false)", [lock_timeout])
+            while not stopping.wait(pause_seconds):
+                try:
+                    action(stopping.wait)
+                except OperationalError as error:
+                    if not is_conflict(error) and sqlstate(error) not in LIMITS:
+                        raise
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        thread.join(30)
+    assert not thread.is_alive()
+    assert not errors
+
+
+@contextmanager
+def transaction_that_locks(*locked):
     """Keep a transaction open while the block runs. It may complete these chains."""
     is_open, may_end = threading.Event(), threading.Event()
 
-    def hold() -> None:
+    def hold():
         try:
             with transaction.atomic():
                 for chain in locked:

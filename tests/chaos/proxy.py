@@ -1,12 +1,10 @@
 """A proxy for PostgreSQL that can cut connections at any byte, or stop forwarding."""
 
 import os
-import random
 import socket
 import struct
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Literal
 
@@ -24,16 +22,16 @@ CHUNK = 65_536
 class Proxy:
     """Forwards connections to a server. Change its public attributes at any time."""
 
-    def __init__(self, connect: Callable[[], socket.socket], host: str = "127.0.0.1") -> None:
+    def __init__(self, connect, host="127.0.0.1"):
         self._connect = connect
         self._host = host
         self._server = socket.create_server((host, 0))
-        self._links: list[Link] = []
+        self._links = []
         #: What happens to the next COMMIT.
-        self.fate: Callable[[], Fate] = lambda: "passes"
-        self.fates: Counter[Fate] = Counter()
+        self.fate = lambda: "passes"
+        self.fates = Counter()
         #: The number of bytes in either direction after which the next connection is cut. None: never.
-        self.lifetime: Callable[[], int | None] = lambda: None
+        self.lifetime = lambda: None
         #: While this is cleared, nothing is forwarded and neither end is notified, but connections are still accepted.
         self.flowing = threading.Event()
         self.flowing.set()
@@ -41,25 +39,24 @@ class Proxy:
         self._thread.start()
 
     @property
-    def port(self) -> int:
-        port: int = self._server.getsockname()[1]
-        return port
+    def port(self):
+        return self._server.getsockname()[1]
 
     @property
-    def url(self) -> str:
+    def url(self):
         settings = connection.settings_dict
         return f"postgresql://{settings['USER']}:{settings['PASSWORD']}@{self._host}:{self.port}/"
 
-    def cut_all(self) -> None:
+    def cut_all(self):
         for link in self._links:
             link.cut()
 
-    def forget_all(self) -> None:
+    def forget_all(self):
         """Act like a server that died: its sessions have ended, and a working network notifies the client once."""
         for link in self._links:
             link.forget()
 
-    def close(self) -> None:
+    def close(self):
         with suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
@@ -69,7 +66,7 @@ class Proxy:
         for link in self._links:
             link.join()
 
-    def _accept(self) -> None:
+    def _accept(self):
         while True:
             try:
                 client, _ = self._server.accept()
@@ -87,7 +84,7 @@ class Proxy:
 class Link:
     """A connection, forwarded by two threads."""
 
-    def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket) -> None:
+    def __init__(self, proxy, client, server):
         self._proxy = proxy
         self._client, self._server = client, server
         self._left = proxy.lifetime()
@@ -102,16 +99,16 @@ class Link:
             thread.start()
 
     @property
-    def is_open(self) -> bool:
+    def is_open(self):
         return any(thread.is_alive() for thread in self._threads)
 
-    def cut(self) -> None:
+    def cut(self):
         """Cut the connection, and notify both ends at once."""
         for end in (self._client, self._server):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
 
-    def forget(self) -> None:
+    def forget(self):
         """Close both ends with a reset, which is not sent again, unlike a normal end."""
         self._is_forgotten = True
         for end in (self._client, self._server):
@@ -119,11 +116,11 @@ class Link:
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 end.shutdown(socket.SHUT_RD)
 
-    def join(self) -> None:
+    def join(self):
         for thread in self._threads:
             thread.join()
 
-    def _run(self, forward: Callable[[], None]) -> None:
+    def _run(self, forward):
         with suppress(OSError):
             forward()
         if not self._is_forgotten:
@@ -131,7 +128,7 @@ class Link:
         with suppress(OSError):  # each thread closes the end it reads
             (self._client if forward == self._forward_statements else self._server).close()
 
-    def _forward_statements(self) -> None:
+    def _forward_statements(self):
         if not self._forward_beginning():
             return
         for message in self._messages():
@@ -140,7 +137,7 @@ class Link:
             elif not self._forward_commit(message):
                 return
 
-    def _forward_commit(self, message: bytes) -> bool:
+    def _forward_commit(self, message):
         fate = self._proxy.fate()
         self._proxy.fates[fate] += 1
         self._is_answer_lost = fate == "its answer is lost"
@@ -148,13 +145,13 @@ class Link:
             self._send(self._server, message)
         return fate != "is lost"
 
-    def _forward_answers(self) -> None:
+    def _forward_answers(self):
         while data := self._server.recv(CHUNK):
             if self._is_answer_lost:
                 return
             self._send(self._client, data)
 
-    def _forward_beginning(self) -> bool:
+    def _forward_beginning(self):
         """Read the messages before the session, which have no type."""
         while header := self._read(8):
             length, code = struct.unpack("!II", header)
@@ -164,11 +161,11 @@ class Link:
             self._client.sendall(b"N")
         return False
 
-    def _messages(self) -> Iterator[bytes]:
+    def _messages(self):
         while header := self._read(5):
             yield header + self._read(struct.unpack("!I", header[1:])[0] - 4)
 
-    def _read(self, size: int) -> bytes:
+    def _read(self, size):
         """Return this many bytes from the client, or none if it has closed the connection."""
         read = bytearray()
         while len(read) < size:
@@ -177,7 +174,7 @@ class Link:
             read += data
         return bytes(read)
 
-    def _send(self, end: socket.socket, data: bytes) -> None:
+    def _send(self, end, data):
         """Send the data, or the part of it that may be sent before the connection is cut."""
         self._proxy.flowing.wait()
         if self._left is None:
@@ -189,14 +186,14 @@ class Link:
             raise ConnectionResetError
 
 
-def _is_commit(message: bytes) -> bool:
+def _is_commit(message):
     kind, body = message[:1], message[5:]
     if kind == b"P":  # Parse: a name, and the statement
         return body.split(b"\0")[1] == b"COMMIT"
     return kind == b"Q" and body.endswith(b"COMMIT\0")  # alone, or after the statement that completes a job
 
 
-def connect_to_database() -> socket.socket:
+def connect_to_database():
     """Return a new connection to the server that the tests use."""
     settings = connection.settings_dict
     host, port = settings["HOST"], settings["PORT"] or "5432"
@@ -216,5 +213,5 @@ def proxy(transactional_db):
         proxy.close()
 
 
-def by_chance(chance: random.Random, share: float, fate: Fate) -> Callable[[], Fate]:
+def by_chance(chance, share, fate):
     return lambda: fate if chance.random() < share else "passes"

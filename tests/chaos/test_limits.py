@@ -2,9 +2,7 @@
 
 import signal
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import psycopg
 import pytest
@@ -12,19 +10,17 @@ from django.db import connection, connections, transaction
 
 from django_jobchains import chains
 from django_jobchains.models import FailedAttempt, Job
+from tests.chaos.oracle import EXIT_SECONDS, assert_ends_well, until_all_completed, write_and_attempt
 from tests.shop.models import Effect
 from tests.support.invariants import assert_invariants
-from tests.support.servers.cluster import ALIAS, Server, cluster, reconnect, server, start_process
+from tests.support.servers.cluster import ALIAS, cluster, reconnect, server, start_process
 from tests.support.waiting import until
 from tests.support.worker_app import jobs
-from tests.support.worker_processes import WorkerProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgresql]
 
 __all__ = ("cluster", "server", "start_process")
 
-#: How long stopping may take in addition to the handlers.
-EXIT_SECONDS = 10.0
 #: The connection of this process, and the connections of a worker's own threads.
 OTHER_SESSIONS = 1 + 6
 #: The time limits, and the words of their errors.
@@ -35,36 +31,20 @@ TIMEOUTS = {
 }
 
 
-def execute(statement: str) -> None:
+def execute(statement):
     with connections[ALIAS].cursor() as cursor:
         cursor.execute(statement)
 
 
-def end_other_sessions() -> None:
+def end_other_sessions():
     execute(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
         "WHERE datname = current_database() AND pid <> pg_backend_pid()"
     )
 
 
-def until_all_completed(process: WorkerProcess, seconds: float = 60) -> None:
-    def facts() -> Any:
-        left = Job.objects.using(ALIAS).incomplete()
-        return list(left.values_list("type_name", "status", "attempt", "crashes", "last_error")[:5]), process.output[
-            -3_000:
-        ]
-
-    until(lambda: not Job.objects.using(ALIAS).exclude(status="completed").exists(), seconds, facts)
-
-
-def assert_ends_well(process: WorkerProcess) -> None:
-    assert process.is_alive, process.output
-    process.signal(signal.SIGTERM)
-    assert process.wait(EXIT_SECONDS) == 0
-
-
 @contextmanager
-def short(timeout: str) -> Iterator[None]:
+def short(timeout):
     """Set the limits for every other session."""
     execute(f"ALTER DATABASE postgres SET {timeout} = '200ms'")
     end_other_sessions()
@@ -76,18 +56,17 @@ def short(timeout: str) -> Iterator[None]:
 
 
 @contextmanager
-def locked(table: str) -> Iterator[None]:
+def locked(table):
     with transaction.atomic(using=ALIAS):
         execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
         yield
 
 
 def test_a_worker_survives_time_limits_of_statements_locks_and_transactions(cluster, start_process):
-    chains.enqueue_many([jobs.write.item(0.02) for _ in range(300)], using=ALIAS)
-    chains.enqueue_many([jobs.attempt.item(0.02) for _ in range(100)], using=ALIAS)
+    write_and_attempt(300, 100, 0.02, using=ALIAS)
     process = start_process("--slots", "4").until_ready()
 
-    def reaches(words: str) -> bool:
+    def reaches(words):
         """Lock the tables for a moment, and return whether the worker has reached the limit."""
         for table in (Job._meta.db_table, Effect._meta.db_table):
             with locked(table):
@@ -99,7 +78,7 @@ def test_a_worker_survives_time_limits_of_statements_locks_and_transactions(clus
         with short(timeout):
             chains.enqueue_many([jobs.slow_write.item(0.5, priority=1) for _ in range(4)], using=ALIAS)
             until(lambda words=words: reaches(words), 30, lambda: process.output)
-    until_all_completed(process)
+    until_all_completed(process, using=ALIAS)
     assert_invariants(ALIAS)
     assert_ends_well(process)
 
@@ -107,36 +86,27 @@ def test_a_worker_survives_time_limits_of_statements_locks_and_transactions(clus
 @pytest.fixture
 def crowded(cluster):
     """Limit the server to ten connections."""
-    execute("ALTER SYSTEM SET max_connections = 10")
-    restart(cluster)
-    try:
-        yield cluster
-    finally:
+    for statement in ("SET max_connections = 10", "RESET max_connections"):
+        execute(f"ALTER SYSTEM {statement}")
         reconnect()
-        execute("ALTER SYSTEM RESET max_connections")
-        restart(cluster)
-
-
-def restart(cluster: Server) -> None:
-    reconnect()
-    cluster.restart("fast")
+        cluster.restart("fast")
+        if statement.startswith("SET"):
+            yield
+            reconnect()
 
 
 def test_a_worker_works_with_fewer_connections_than_it_wants(crowded, start_process):
     """The worker wants more than twice as many as exist. A handler with a connection can still enqueue."""
     chains.enqueue_many([jobs.write.item(0.02) for _ in range(100)], using=ALIAS)
     process = start_process("--slots", "20")
-    until(lambda: "too many clients" in process.output or failures(), 20, lambda: process.output)
+    refused = FailedAttempt.objects.using(ALIAS).filter(error__contains="too many clients")
+    until(lambda: "too many clients" in process.output or refused.exists(), 20, lambda: process.output)
     for _ in range(50):
         jobs.write.enqueue(0.0, using=ALIAS)
         jobs.attempt.enqueue(0.0, using=ALIAS)
-    until_all_completed(process)
+    until_all_completed(process, using=ALIAS)
     assert_invariants(ALIAS)
     assert_ends_well(process)
-
-
-def failures() -> bool:
-    return FailedAttempt.objects.using(ALIAS).filter(error__contains="too many clients").exists()
 
 
 def test_a_worker_without_any_connection_waits_for_one_and_ends_in_time(crowded, start_process):
@@ -150,7 +120,7 @@ def test_a_worker_without_any_connection_waits_for_one_and_ends_in_time(crowded,
         stopped.signal(signal.SIGTERM)
         assert stopped.wait() == 0
         assert time.monotonic() - since < EXIT_SECONDS
-    until_all_completed(process)
+    until_all_completed(process, using=ALIAS)
     assert chain.refresh().status == "completed"
     assert_ends_well(process)
 
@@ -166,15 +136,15 @@ def test_idle_slots_release_their_connections(processors, start_worker, monkeypa
         until(lambda: sessions() <= OTHER_SESSIONS)
 
 
-def sessions() -> int:
+def sessions():
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")
         return int(cursor.fetchone()[0])
 
 
 @contextmanager
-def all_taken() -> Iterator[None]:
-    taken: list[Any] = []
+def all_taken():
+    taken = []
     try:
         with pytest.raises(psycopg.OperationalError, match="too many clients"):
             while True:

@@ -3,23 +3,17 @@
 import random
 import signal
 import time
-from collections.abc import Callable, Collection
-from uuid import UUID
 
 import pytest
 
 from django_jobchains import chains
 from django_jobchains.models import DeferredWrite, FailedAttempt, Job
-from django_jobchains.store.rows import AttemptKey
-from tests.chaos.kills import kill, unstored_attempts
-from tests.chaos.lasting import lasting
-from tests.chaos.open_transactions import ACTIONS, Users, users
-from tests.chaos.session_defaults import session_defaults
+from tests.chaos.open_transactions import ACTIONS, users
+from tests.chaos.oracle import kill, lasting, session_defaults, unstored_attempts
 from tests.shop.models import Effect
 from tests.support.invariants import assert_invariants
 from tests.support.waiting import until
 from tests.support.worker_app import jobs
-from tests.support.worker_processes import WorkerProcess
 
 pytestmark = [
     pytest.mark.slow,
@@ -33,7 +27,7 @@ OPTIONS = ("--slots", "4", "--shutdown-timeout", "5")
 LEASE_SECONDS = "4"
 
 
-def enqueue_some() -> None:
+def enqueue_some():
     """Enqueue jobs of which some run long enough for users to lock them."""
     chains.enqueue_many([jobs.attempt.item(0.4 if number % 4 == 0 else 0.01) for number in range(40)])
     firsts = chains.enqueue_many([jobs.first.item(3) for _ in range(4)])
@@ -41,11 +35,11 @@ def enqueue_some() -> None:
 
 
 def keep_busy(
-    processes: list[WorkerProcess],
-    seconds: float,
-    restart: Callable[[], None] | None = None,
-    is_enough: Callable[[], bool] = lambda: True,
-) -> None:
+    processes,
+    seconds,
+    restart=None,
+    is_enough=lambda: True,
+):
     end = time.monotonic() + seconds
     while time.monotonic() < end or not is_enough():
         if Job.objects.incomplete().count() < 200:
@@ -56,18 +50,18 @@ def keep_busy(
         assert all(process.is_alive for process in processes)
 
 
-def until_all_ended(processes: list[WorkerProcess]) -> None:
+def until_all_ended(processes):
     """Wait until no job and no deferred write of a worker is left."""
     stored = DeferredWrite.objects.exclude(kind="lease")
 
-    def left() -> object:
+    def left():
         rows = Job.objects.incomplete().values_list("type_name", "status", "attempt", "crashes", "last_error")[:10]
         return list(rows), list(stored.values()), [process.output[-3_000:] for process in processes]
 
     until(lambda: not Job.objects.incomplete().exists() and not stored.exists(), 90, left)
 
 
-def assert_nothing_ran_twice(cancelled: Collection[UUID] = (), killed: Collection[AttemptKey] = ()) -> None:
+def assert_nothing_ran_twice(cancelled=(), killed=()):
     """Check that handlers that returned were not called again, and that there are no wrong failures or crashes.
 
     ``cancelled``: the chains that users have cancelled. ``killed``: the attempts that were killed with their worker,
@@ -84,7 +78,7 @@ def assert_nothing_ran_twice(cancelled: Collection[UUID] = (), killed: Collectio
     assert effects == undisturbed.filter(status="completed").count()
 
 
-def has_each_held_a_lock(acting: Users) -> bool:
+def has_each_held_a_lock(acting):
     return acting.held.keys() == {action.__name__ for action in ACTIONS} and bool(acting.cancelled)
 
 
@@ -114,7 +108,7 @@ def test_workers_restarted_meanwhile_run_nothing_twice(start_process):
     enqueue_some()
     processes = [start_process(*OPTIONS, LEASE_SECONDS=LEASE_SECONDS).until_ready() for _ in range(2)]
 
-    def restart() -> None:
+    def restart():
         if chance.random() < 0.5:
             return
         old = processes.pop(0)
@@ -134,9 +128,9 @@ def test_workers_killed_meanwhile_lose_nothing_and_repeat_only_what_was_not_stor
     chance = random.Random(11)
     enqueue_some()
     processes = [start_process(*OPTIONS, LEASE_SECONDS=LEASE_SECONDS).until_ready() for _ in range(2)]
-    killed: set[AttemptKey] = set()
+    killed = set()
 
-    def restart() -> None:
+    def restart():
         old = processes.pop(0)
         if chance.random() < 0.5:
             old.signal(signal.SIGTERM)

@@ -13,38 +13,35 @@ import pytest
 
 from django_jobchains import chains
 from django_jobchains.models import Job
+from tests.chaos.oracle import EXIT_SECONDS, assert_ends_well, until_all_completed
 from tests.chaos.proxy import Proxy, connect_to_database, proxy
 from tests.shop.models import Effect
 from tests.support.invariants import assert_invariants
 from tests.support.waiting import until, until_completed
 from tests.support.worker_app import jobs
-from tests.support.worker_processes import WorkerProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
 
 __all__ = ("proxy",)
 
-#: How long stopping may take in addition to its timeout: each step waits for a database that does not respond.
-EXIT_SECONDS = 15.0
 #: The time in which a worker continues after the network has recovered.
 BACK_SECONDS = 15
 #: What a worker logs after the response to the COMMIT of a completed job was lost.
 COMMITTED = re.compile(r"An error after the commit does not change that: OperationalError: .*\n(  .*\n)*")
 
 
-def until_started(process: WorkerProcess) -> None:
+def until_started(process):
     until(lambda: Effect.objects.filter(label="started").exists(), 30, lambda: process.output)
 
 
-def until_it_works_again(process: WorkerProcess, seconds: float) -> None:
+def until_it_works_again(process, seconds):
     chain = jobs.write.enqueue(0.0)
     until_completed(chain, seconds, lambda: process.output)
     assert chain.output == process.pid
 
 
-def assert_ends_well(process: WorkerProcess) -> None:
-    process.signal(signal.SIGTERM)
-    assert process.wait(EXIT_SECONDS) == 0
+def assert_ends_without_a_traceback(process):
+    assert_ends_well(process)
     assert "Traceback" not in COMMITTED.sub("", process.output)
 
 
@@ -65,12 +62,12 @@ def test_a_disconnected_worker_stops_its_handlers_before_another_worker_takes_ov
     assert started_at is not None
     assert started_at >= leased_until
     assert chain.output == other.pid
-    assert_ends_well(other)
+    assert_ends_without_a_traceback(other)
 
     proxy.flowing.set()
     until_it_works_again(cut_off, BACK_SECONDS)
     assert_invariants()
-    assert_ends_well(cut_off)
+    assert_ends_without_a_traceback(cut_off)
 
 
 def test_a_disconnected_worker_ends_in_time(proxy, start_process):
@@ -88,7 +85,7 @@ def test_a_disconnected_worker_ends_in_time(proxy, start_process):
 class Network:
     """A network namespace with one virtual cable. A process ``within`` it reaches this host as ``host``."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.name = f"jobchains-{os.getpid()}"
         self._cable = f"jc{os.getpid()}"
         subnet = f"10.213.{os.getpid() % 250}"
@@ -101,20 +98,20 @@ class Network:
         _run(*self.within, "ip", "link", "set", "inside", "up")
         _run("ip", "link", "set", self._cable, "up")
 
-    def cut(self) -> None:
+    def cut(self):
         """Drop all packets from outside. Inside, the cable seems to work."""
         _run("ip", "route", "add", "blackhole", self._worker)
 
-    def mend(self) -> None:
+    def mend(self):
         _run("ip", "route", "delete", "blackhole", self._worker)
 
-    def remove(self) -> None:
+    def remove(self):
         with suppress(subprocess.CalledProcessError):  # the route was deleted already
             self.mend()
         _run("ip", "netns", "delete", self.name)
 
 
-def _run(*command: str) -> None:
+def _run(*command):
     subprocess.run(command, check=True, capture_output=True)
 
 
@@ -156,9 +153,9 @@ def test_a_worker_without_replies_recovers_in_fifteen_seconds(network, far_proxy
     time.sleep(3)
     assert process.is_alive
     network.mend()
-    until(lambda: not Job.objects.exclude(status="completed").exists(), 2 * BACK_SECONDS, lambda: process.output)
+    until_all_completed(process, seconds=2 * BACK_SECONDS)
     assert_invariants()
-    assert_ends_well(process)
+    assert_ends_without_a_traceback(process)
 
 
 def test_a_worker_does_not_hang_without_a_network(network, far_proxy, start_process):

@@ -2,31 +2,24 @@
 
 import os
 import shutil
-import signal
 import socket
 import subprocess
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from django.db import connection
 
 from django_jobchains import chains
 from django_jobchains.models import FailedAttempt, Job
+from tests.chaos.oracle import assert_ends_well, until_all_completed, write_and_attempt
 from tests.support.invariants import assert_invariants
 from tests.support.servers.cluster import free_port
 from tests.support.waiting import until, until_completed
 from tests.support.worker_app import jobs
-from tests.support.worker_processes import WorkerProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
 
 #: The number of server connections, fewer than a worker has threads.
 POOL_SIZE = 3
-#: How long stopping may take in addition to the handlers.
-EXIT_SECONDS = 15.0
-
 CONFIGURATION = """
 [databases]
 * = {server}
@@ -42,13 +35,13 @@ ignore_startup_parameters = extra_float_digits,options
 
 
 class Pooler:
-    def __init__(self, program: str, folder: Path) -> None:
+    def __init__(self, program, folder):
         self.port = free_port()
         configuration = folder / "pgbouncer.ini"
         configuration.write_text(CONFIGURATION.format(server=" ".join(_server()), port=self.port, pool_size=POOL_SIZE))
         self._log = folder / "pgbouncer.log"
         # PgBouncer refuses to run as root.
-        as_user: dict[str, Any] = {"user": "nobody", "extra_groups": []} if os.geteuid() == 0 else {}
+        as_user = {"user": "nobody", "extra_groups": []} if os.geteuid() == 0 else {}
         with configuration.open("rb") as file, self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [program, f"/dev/fd/{file.fileno()}"], pass_fds=[file.fileno()], stdout=log, stderr=log, **as_user
@@ -56,21 +49,21 @@ class Pooler:
         until(self._is_ready, 15, self._log.read_text)
 
     @property
-    def environment(self) -> dict[str, str]:
+    def environment(self):
         """Return the environment of a worker behind the pooler, with the alias ``direct`` for the server itself."""
         url = f"postgresql://{connection.settings_dict['USER']}@127.0.0.1:{self.port}/"
         return {"JOBCHAINS_TEST_DATABASE": url, "JOBCHAINS_TEST_DIRECT": os.environ["JOBCHAINS_TEST_DATABASE"]}
 
-    def _is_ready(self) -> bool:
+    def _is_ready(self):
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
-    def stop(self) -> None:
+    def stop(self):
         self._process.kill()
         self._process.wait()
 
 
-def _server() -> Iterator[str]:
+def _server():
     for name, key in (("host", "HOST"), ("port", "PORT"), ("user", "USER"), ("password", "PASSWORD")):
         if value := connection.settings_dict[key]:
             yield f"{name}={value}"
@@ -88,9 +81,8 @@ def pooler(transactional_db, tmp_path):
         pooler.stop()
 
 
-def assert_ends_well(process: WorkerProcess) -> None:
-    process.signal(signal.SIGTERM)
-    assert process.wait(EXIT_SECONDS) == 0
+def assert_ends_without_errors(process):
+    assert_ends_well(process)
     assert "prepared statement" not in process.output
     assert "Traceback" not in process.output
 
@@ -98,11 +90,10 @@ def assert_ends_well(process: WorkerProcess) -> None:
 def test_a_worker_behind_a_transaction_pooler_runs_every_job_and_reports_that_it_receives_no_hints(
     pooler, start_process
 ):
-    chains.enqueue_many([jobs.write.item(0.0) for _ in range(200)])
-    chains.enqueue_many([jobs.attempt.item(0.0) for _ in range(100)])
+    write_and_attempt(200, 100)
     chains.enqueue_many([jobs.first.item(3) for _ in range(10)])
     process = start_process("--slots", "8", LEASE_SECONDS="60", **pooler.environment)
-    until(lambda: not Job.objects.exclude(status="completed").exists(), 60, lambda: process.output)
+    until_all_completed(process)
     assert not FailedAttempt.objects.exists()
     assert set(Job.objects.values_list("attempt", flat=True)) == {1}
     assert_invariants()
@@ -110,7 +101,7 @@ def test_a_worker_behind_a_transaction_pooler_runs_every_job_and_reports_that_it
     assert "listen_using" in process.output
     chain = jobs.write.enqueue(0.0)
     until_completed(chain, 15, lambda: process.output)
-    assert_ends_well(process)
+    assert_ends_without_errors(process)
 
 
 def test_a_worker_that_listens_without_the_pooler_is_woken(pooler, start_process):
@@ -120,4 +111,4 @@ def test_a_worker_that_listens_without_the_pooler_is_woken(pooler, start_process
         chain = jobs.write.enqueue(0.0)
         until_completed(chain, 15, lambda: process.output)
     assert "wake-ups failed" not in process.output
-    assert_ends_well(process)
+    assert_ends_without_errors(process)

@@ -1,43 +1,40 @@
-"""Worker processes that are killed, paused, and stopped while they run jobs."""
+"""Worker processes that are killed, paused or stopped while they run jobs, or whose clocks differ."""
 
 import random
+import shutil
 import signal
 import sqlite3
+import time
+from datetime import timedelta
 from functools import partial
-from typing import Any
 
 import pytest
 from django.db import connection, transaction
 
 from django_jobchains import chains
 from django_jobchains.models import FailedAttempt, Job
+from tests.chaos.oracle import (
+    EXIT_SECONDS,
+    assert_ends_well,
+    lasting,
+    until_all_completed,
+    until_count,
+    write_and_attempt,
+)
 from tests.shop.models import Effect
 from tests.support.invariants import assert_invariants
 from tests.support.waiting import stays, until, until_completed
 from tests.support.worker_app import jobs
-from tests.support.worker_processes import WorkerProcess
 
-pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
-
-
-def completed() -> int:
-    return Job.objects.with_status("completed").count()
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True), pytest.mark.timeout(lasting(0) + 120)]
 
 
-def until_count(count: int, process: WorkerProcess) -> None:
-    until(lambda: completed() >= count, 30, lambda: process.output)
-
-
-def until_crashes(count: int) -> None:
-    until(lambda: FailedAttempt.objects.filter(kind="crash").count() >= count, 20)
-
-
-def until_all_completed(*processes: WorkerProcess, seconds: float = 60) -> None:
-    def facts() -> Any:
-        left = Job.objects.incomplete().values_list("type_name", "status", "attempt", "crashes", "run_at")[:10]
-        return list(left), [process.output[-2_000:] for process in processes]
-
-    until(lambda: not Job.objects.exclude(status="completed").exists(), seconds, facts)
+LATER = timedelta(seconds=2)
+SHUTDOWN_SECONDS = 10.0
+#: Limits that a busy machine does not reach, because jobs that are handed back too early have two effects.
+LIMITS = {"LEASE_SECONDS": "60", "STOP_SECONDS": str(SHUTDOWN_SECONDS), "ABORT_SECONDS": str(SHUTDOWN_SECONDS)}
+#: The time from the start of the process in which it imports, connects, claims and works.
+LATEST_SIGNAL_SECONDS = 1.6
 
 
 def test_a_killed_worker_loses_no_job_and_duplicates_no_effect(start_process):
@@ -54,21 +51,23 @@ def test_a_killed_worker_loses_no_job_and_duplicates_no_effect(start_process):
     assert_invariants()
 
 
-def test_two_workers_never_run_one_attempt(start_process):
-    processes = [start_process(LEASE_SECONDS="60"), start_process(LEASE_SECONDS="60")]
+@pytest.mark.parametrize("count", [2, 4])
+def test_several_workers_never_run_one_attempt(start_process, count):
+    processes = [start_process("--slots", "4", LEASE_SECONDS="60") for _ in range(count)]
     for process in processes:
         process.until_ready()
     for _ in range(20):
-        chains.enqueue_many([jobs.attempt.item(0.0) for _ in range(100)])
-    until_all_completed(*processes)
-    workers = set(Job.objects.values_list("completed_by", flat=True))
-    assert len(workers) == 2
+        write_and_attempt(50, 50)
+    until_all_completed(*processes, seconds=100)
+    assert_ends_well(*processes)
+    assert not any("locked" in process.output for process in processes)
+    assert len(set(Job.objects.values_list("completed_by", flat=True))) == count
     assert set(Job.objects.values_list("attempt", "lease_number", "crashes")) == {(1, 1, 0)}
     assert Effect.objects.count() == 2_000
     assert_invariants()
 
 
-def pause(process: WorkerProcess) -> None:
+def pause(process):
     """Suspend the worker, but not while it holds SQLite's write lock, because nothing could reclaim its jobs then."""
     process.freeze()
     while connection.vendor == "sqlite" and _is_locked():
@@ -76,7 +75,7 @@ def pause(process: WorkerProcess) -> None:
         process.freeze()
 
 
-def _is_locked() -> bool:
+def _is_locked():
     other = sqlite3.connect(connection.settings_dict["NAME"], timeout=0.2, isolation_level=None)
     try:
         other.execute("BEGIN IMMEDIATE")
@@ -102,8 +101,7 @@ def test_a_worker_paused_beyond_its_lease_writes_nothing_and_continues(start_pro
     assert stays(lambda: Effect.objects.filter(label="written").count() == 1, 0.5)
     assert chain.refresh().output == second.pid
 
-    second.signal(signal.SIGTERM)
-    assert second.wait() == 0
+    assert_ends_well(second)
     again = jobs.write.enqueue(0.0)
     until_completed(again, 15, lambda: first.output)
     assert again.output == first.pid
@@ -123,11 +121,11 @@ def test_workers_paused_in_turn_lose_and_duplicate_nothing(start_process):
     assert_invariants()
 
 
-def crashes_of(process: WorkerProcess) -> int:
+def crashes_of(process):
     return FailedAttempt.objects.filter(kind="crash", worker__contains=f":{process.pid}:").count()
 
 
-def pause_at_work(process: WorkerProcess) -> bool:
+def pause_at_work(process):
     """Pause the worker, and return whether it holds a job that others can take back. If not, let it continue.
 
     They cannot take back a job whose row the worker has locked. More jobs are enqueued, because otherwise the other
@@ -144,38 +142,72 @@ def pause_at_work(process: WorkerProcess) -> bool:
     return holds_unlocked
 
 
-def test_a_deploy_in_the_middle_of_work_costs_no_attempt(start_process):
-    chance = random.Random(7)
-    items = [jobs.write.item(chance.random() / 20) for _ in range(200)]
-    items += [jobs.attempt.item(chance.random() / 20) for _ in range(200)]
-    chains.enqueue_many(items)
-    for _ in range(5):
-        process = start_process("--slots", "5", LEASE_SECONDS="60", STOP_SECONDS="10")
-        wanted = completed() + chance.randrange(5, 60)
-        until_count(wanted, process)
-        process.signal(signal.SIGTERM)
-        assert process.wait() == 0
+@pytest.mark.postgresql
+def test_workers_whose_clocks_differ_by_ten_minutes_start_nothing_early_and_reap_nothing(start_process):
+    """Each worker queries for expired leases while the other one holds leases."""
+    if not shutil.which("faketime"):
+        pytest.skip("needs faketime to run workers with different clocks")
+    chains.enqueue_many([jobs.patient.item(3.0) for _ in range(8)])
+    late = chains.enqueue_many([jobs.step.item(0, delay=LATER) for _ in range(20)])
+    workers = [
+        # The monotonic clock, which waits use, is the same for all processes of a host.
+        start_process("--slots", "6", within=("faketime", "--exclude-monotonic", "-f", offset), LEASE_SECONDS="60")
+        for offset in ("+10m", "-10m")
+    ]
+    until_all_completed(*workers)
+    assert len(set(Job.objects.values_list("completed_by", flat=True))) == 2
+    assert set(Job.objects.values_list("attempt", "lease_number", "crashes")) == {(1, 1, 0)}
+    for job in Job.objects.filter(pk__in=[chain.id for chain in late]):
+        assert job.last_attempt_at is not None
+        assert job.last_attempt_at >= job.run_at >= job.created_at + LATER
+    assert_invariants()
+
+
+def has_started(process):
+    """Return whether the worker handles signals itself by now."""
+    return "Worker " in process.output
+
+
+def assert_ended_well(process, *, was_started):
+    code = process.wait(SHUTDOWN_SECONDS + EXIT_SECONDS)
+    if was_started or has_started(process):
+        assert code == 0, process.output
+        assert "Stopped" in process.output
+    if code == 0:
+        for word in ("Traceback", "Error", "Exception", "Fatal"):
+            assert word not in process.output, process.output
+
+
+def test_a_worker_stopped_at_any_moment_ends_cleanly(start_process):
+    chance = random.Random(8)
+    until_then = time.monotonic() + lasting(4)
+    while time.monotonic() < until_then:
+        chains.enqueue_many([jobs.write.item(chance.random() / 20) for _ in range(20)])
+        chains.enqueue_many([jobs.attempt.item(chance.random() / 20) for _ in range(20)])
+        options = ("--slots", "4", "--shutdown-timeout", str(SHUTDOWN_SECONDS))
+        process = start_process(*options, **LIMITS)
+        time.sleep(chance.random() * LATEST_SIGNAL_SECONDS)
+        was_started = has_started(process)
+        process.signal(chance.choice([signal.SIGTERM, signal.SIGINT]))
+        if chance.random() < 0.5:
+            time.sleep(chance.random() / 10)
+            process.signal(chance.choice([signal.SIGTERM, signal.SIGINT]))
+        assert_ended_well(process, was_started=was_started)
         assert not Job.objects.with_status("running").exists()
-    last = start_process(LEASE_SECONDS="60")
-    until_all_completed(last)
-    assert set(Job.objects.values_list("attempt", flat=True)) == {1}
+    run_through(start_process, "--burst")
     assert not FailedAttempt.objects.exists()
-    assert_invariants()
-
-
-@pytest.mark.skipif(connection.vendor != "sqlite", reason="needs SQLite")
-def test_four_processes_share_one_sqlite_file(start_process):
-    processes = [start_process("--slots", "4", LEASE_SECONDS="60") for _ in range(4)]
-    for process in processes:
-        process.until_ready()
-    for _ in range(20):
-        chains.enqueue_many([jobs.write.item(0.0) for _ in range(100)])
-    until_all_completed(*processes, seconds=100)
-    for process in processes:
-        process.signal(signal.SIGTERM)
-    for process in processes:
-        assert process.wait() == 0
-        assert "locked" not in process.output
-    assert len(set(Job.objects.values_list("completed_by", flat=True))) == 4
     assert set(Job.objects.values_list("attempt", flat=True)) == {1}
     assert_invariants()
+
+
+def test_a_worker_that_has_finished_ends_cleanly(start_process):
+    for options in (["--max-jobs", "5"], ["--burst"]):
+        chains.enqueue_many([jobs.write.item(0.0) for _ in range(10)])
+        run_through(start_process, *options)
+    assert_invariants()
+
+
+def run_through(start_process, *options):
+    process = start_process(*options, LEASE_SECONDS="60")
+    until(lambda: not process.is_alive, 60, lambda: process.output)
+    assert_ended_well(process, was_started=True)

@@ -1,23 +1,20 @@
 """At each isolation level, rows of records are locked, columns are altered, and workers stop: no handler runs twice."""
 
 import signal
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 
 import pytest
-from django.db import OperationalError, connection, connections, transaction
+from django.db import connection, transaction
 
 from django_jobchains.models import DeferredWrite
-from django_jobchains.store.errors import is_conflict
-from tests.chaos.lasting import lasting
+from tests.chaos.open_transactions import repeating
+from tests.chaos.oracle import lasting
 from tests.records.models import Upload
 from tests.shop.models import Effect
 from tests.support.isolation_levels import READ_COMMITTED, REPEATABLE_READ, SERIALIZABLE
 from tests.support.waiting import until
-from tests.support.worker_processes import WorkerProcess
 
 pytestmark = [
     pytest.mark.slow,
@@ -36,55 +33,25 @@ LENGTH = 20
 OPTIONS = {"MAX_ATTEMPTS": 1_000}
 
 
-@contextmanager
-def repeating(action: Callable[[], object], pause_seconds: float) -> Iterator[None]:
-    """Repeat an action on another thread while the block runs. It may fail because of a lock."""
-    stopping, errors = threading.Event(), []
-
-    def run() -> None:
-        try:
-            with connection.cursor() as cursor:
-                cursor.execute("SET lock_timeout = '200ms'")
-            while not stopping.wait(pause_seconds):
-                try:
-                    action()
-                except OperationalError as error:
-                    if not is_conflict(error):
-                        raise
-        except BaseException as error:
-            errors.append(error)
-        finally:
-            connections.close_all()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        stopping.set()
-        thread.join(30)
-    assert not errors
-
-
-def write_slowly() -> None:
+def write_slowly(wait):
     """Change a record that is handled, in a transaction that stays open for a while."""
     with transaction.atomic():
         found = Upload.objects.filter(state="processing").select_for_update(skip_locked=True, no_key=True).first()
         if found is not None:
             Upload.objects.filter(pk=found.pk).update(size=found.size)
-            threading.Event().wait(LOCKED_SECONDS)
+            wait(LOCKED_SECONDS)
 
 
 class Lengths:
     """Changes the type of the state. A longer text needs no new version of the rows, which old snapshots do not see."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.length = LENGTH
 
-    def grow(self) -> None:
+    def grow(self, wait):
         self.set(self.length + 1)
 
-    def set(self, length: int) -> None:
+    def set(self, length):
         with connection.cursor() as cursor:
             cursor.execute(f"ALTER TABLE records_upload ALTER COLUMN state TYPE varchar({length})")
         self.length = length
@@ -100,8 +67,8 @@ def test_no_handler_that_has_returned_is_called_again(start_process, level):
     lengths = Lengths()
     with ExitStack() as stack:
         stack.callback(lengths.set, LENGTH)
-        stack.enter_context(repeating(write_slowly, 0.05))
-        stack.enter_context(repeating(lengths.grow, 0.5))
+        stack.enter_context(repeating(write_slowly, 0.05, "200ms"))
+        stack.enter_context(repeating(lengths.grow, 0.5, "200ms"))
         for number, count in enumerate(STOPS):
             until(partial(has_completed, count), 60, partial(facts, processes))
             process = processes[number % 2]
@@ -120,10 +87,10 @@ def test_no_handler_that_has_returned_is_called_again(start_process, level):
         assert not Upload.objects.exclude(num_failures=0).exists()
 
 
-def has_completed(count: int) -> bool:
+def has_completed(count):
     return Upload.objects.filter(state="completed").count() >= count
 
 
-def facts(processes: list[WorkerProcess]) -> object:
+def facts(processes):
     states = Counter(Upload.objects.values_list("result", "state", "num_resets"))
     return states, [process.output[-2_000:] for process in processes]

@@ -5,12 +5,11 @@ from functools import partial
 
 import pytest
 
-from tests.chaos.lasting import lasting
+from tests.chaos.oracle import lasting
 from tests.records.models import Upload
 from tests.shop.models import Effect
 from tests.support.servers.cluster import ALIAS, cluster, reconnect, server, start_process
 from tests.support.waiting import until
-from tests.support.worker_processes import WorkerProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgresql, pytest.mark.timeout(lasting(0) + 240)]
 
@@ -24,21 +23,21 @@ STEP = 200
 OPTIONS = {"REAP_SECONDS": 0.5, "POLL_SECONDS": 1, "BACKOFF_INITIAL_SECONDS": 0.1, "BACKOFF_MAXIMUM_SECONDS": 0.1}
 
 
-def completed() -> int:
+def completed():
     return Upload.objects.using(ALIAS).filter(state="completed").count()
 
 
-def has_completed(count: int) -> bool:
+def has_completed(count):
     return completed() >= count
 
 
-def facts(processes: list[WorkerProcess]) -> object:
+def facts(processes):
     states = Counter(Upload.objects.using(ALIAS).values_list("state", flat=True))
     return states, [process.output[-1_000:] for process in processes]
 
 
 def test_records_survive_killed_workers_and_restarts_of_the_database(cluster, start_process):
-    def start() -> WorkerProcess:
+    def start():
         return start_process("--type", "records.*", "--slots", "4", jobchains=OPTIONS)
 
     Upload.objects.using(ALIAS).bulk_create([Upload(size=4) for _ in range(COUNT)])

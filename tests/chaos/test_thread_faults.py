@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import OperationalError, connection
 
 from django_jobchains import chains
 from django_jobchains.attempts.job_attempt import JobAttempt
@@ -19,7 +19,6 @@ from django_jobchains.processors import (
     JobType,
     Lease,
     Processors,
-    Registry,
     RescheduleJob,
     RunningJob,
 )
@@ -30,7 +29,7 @@ from django_jobchains.worker.end_writer import EndWriter
 from django_jobchains.worker.held_leases import HeldLeases
 from django_jobchains.worker.slots import Slots
 from django_jobchains.worker.wake_order import WakeOrder
-from tests.chaos.faults import Faults
+from tests.chaos.oracle import EXIT_SECONDS
 from tests.shop.models import Effect
 from tests.support.invariants import assert_invariants
 from tests.support.waiting import until, until_completed
@@ -38,9 +37,16 @@ from tests.support.waiting import until, until_completed
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
 
-#: How long stopping may take. The timeout is 0.
-EXIT_SECONDS = 15.0
-
+#: The errors in the order in which they are raised. If the second value is true, the error is raised after the call,
+#: as when a connection breaks.
+ERRORS = (
+    (RuntimeError("a bug"), False),
+    (SystemExit(3), True),
+    (MemoryError(), False),
+    (GeneratorExit(), True),
+    (OperationalError("the server closed the connection"), False),
+    (OperationalError("the answer was lost"), True),
+)
 #: The calls of each thread. Each line is one run of the test.
 STEPS = {
     "claim-loop": [
@@ -78,7 +84,7 @@ def _impatient(settings, monkeypatch):
         monkeypatch.setattr(f"django_jobchains.{module}", 0.01)
 
 
-def parts() -> dict[str, Any]:
+def parts():
     return {
         "store.attempts": type(get_store().attempts),
         "store.blockers": type(get_store().blockers),
@@ -94,14 +100,45 @@ def parts() -> dict[str, Any]:
     }
 
 
-def throw(faults: Faults, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+class Faults:
+    """Errors that the calls of a step raise, in the threads whose names start with ``thread``."""
+
+    def __init__(self, thread, step):
+        self.step = step
+        self._thread = f"jobchains-{thread}"
+        self._left = list(ERRORS)
+        self._lock = threading.Lock()
+        self.all_thrown = threading.Event()
+
+    def __repr__(self):
+        return f"{self._thread} {self.step}: not thrown: {self._left}"
+
+    def call(self, function, *args, **kwargs):
+        error, is_late = self._next()
+        if error is None:
+            return function(*args, **kwargs)
+        if is_late:
+            function(*args, **kwargs)
+        raise error
+
+    def _next(self):
+        with self._lock:
+            if not (self._left and threading.current_thread().name.startswith(self._thread)):
+                return None, False
+            if len(self._left) == 1:
+                self.all_thrown.set()
+            return self._left.pop(0)
+
+
+def throw(faults, step, monkeypatch):
     if step == "listening":
         step = (
             "notifications.sqlite._data_version" if connection.vendor == "sqlite" else "notifications.postgres._probe"
         )
     place, _, name = step.rpartition(".")
     owner = parts().get(place) or import_module(f"django_jobchains.{place}")
-    faults.throw_in(owner, name, monkeypatch)
+    function = getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda *args, **kwargs: faults.call(function, *args, **kwargs))
 
 
 @dataclass
@@ -111,11 +148,11 @@ class Work:
     attempt: JobType[Any, Any]
     last: JobType[Any, Any]
 
-    def enqueue(self) -> None:
+    def enqueue(self):
         items = [self.write.item(), self.step.item(2)]
         chains.enqueue_many([*items, *(self.attempt.item(kind) for kind in ("", "reschedule", "fail"))])
 
-    def enqueue_until(self, faults: list[Faults], seconds: float) -> int:
+    def enqueue_until(self, faults, seconds):
         """Enqueue more and more slowly, so that each component is busy and idle in turn. Return the number of times."""
         deadline = time.monotonic() + seconds
         times = 0
@@ -126,11 +163,11 @@ class Work:
         return times
 
 
-def are_all_thrown(faults: list[Faults]) -> bool:
+def are_all_thrown(faults):
     return all(some.all_thrown.is_set() for some in faults)
 
 
-def declare(registry: Registry, faults: list[Faults]) -> Work:
+def declare(registry, faults):
     """Register types for each way to end, and one that runs as long as errors are raised."""
     processors = Processors(lease=Lease(1), backoff=Backoff(0.02, 1, 0.02, 0))
     registry.add(processors)
@@ -168,12 +205,12 @@ def declare(registry: Registry, faults: list[Faults]) -> Work:
     return Work(write, step, attempt, last)
 
 
-def left() -> list[Any]:
+def left():
     jobs = Job.objects.exclude(status__in=("completed", "failed"))
     return list(jobs.values_list("type_name", "status", "attempt", "crashes", "leased_by", "last_error"))
 
 
-def has_ended() -> bool:
+def has_ended():
     return not Job.objects.exclude(status__in=("completed", "failed")).exists()
 
 

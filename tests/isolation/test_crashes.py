@@ -1,12 +1,10 @@
 """A child process that dies counts as one crash of its own job, and affects no other job."""
 
-import os
 import random
 import signal
 import time
 from collections import Counter
 from contextlib import suppress
-from pathlib import Path
 
 import psutil
 import pytest
@@ -14,18 +12,18 @@ import pytest
 from django_jobchains import chains
 from django_jobchains.children.frames import encode_frame
 from django_jobchains.models import FailedAttempt, Job
+from django_jobchains.monitoring import overview
 from tests.isolation.app import hostile_jobs
 from tests.isolation.ends import ended, failures, labels, output
 from tests.shop.models import Effect
 from tests.support.waiting import until
 
-LEVELS = ("process", "transient")
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("level", LEVELS)
-def test_every_way_to_die_is_one_crash_and_neighbours_complete(start_isolated, level):
-    ways = {"SIGKILL": "SIGKILL", "SIGSEGV": "SIGSEGV", "exit": "exited with code 3", "recursion": "SIGSEGV"}
+@pytest.mark.parametrize("level", ["process", "transient"])
+def test_a_child_that_dies_is_one_crash_and_neighbours_complete(start_isolated, level):
+    ways = {"SIGKILL": "SIGKILL", "SIGSEGV": "SIGSEGV", "exit": "exited with code 3"}
     worker = start_isolated("--slots", "4", jobchains={"ISOLATION": level})
     neighbours = chains.enqueue_many([hostile_jobs.good.item(0.05) for _ in range(20)])
     dying = {way: hostile_jobs.dies.enqueue(way) for way in ways}
@@ -43,32 +41,35 @@ def test_every_way_to_die_is_one_crash_and_neighbours_complete(start_isolated, l
     assert worker.is_alive
 
 
-@pytest.fixture
-def memory_group():
-    """A control group of processes with little memory, of version 1 or 2."""
-    root = Path("/sys/fs/cgroup")
-    root = root / "memory" if (root / "memory").exists() else root
-    group = root / f"jobchains-{os.getpid()}"
-    limits = {"memory.limit_in_bytes": hostile_jobs.MEMORY_OF_GROUP, "memory.swappiness": 0}
-    limits |= {"memory.max": hostile_jobs.MEMORY_OF_GROUP, "memory.swap.max": 0}
-    try:
-        group.mkdir()
-        found = [(group / name).write_text(str(limit)) for name, limit in limits.items() if (group / name).exists()]
-    except OSError as error:
-        pytest.skip(f"Control groups cannot be used here: {error}")
-    assert found
-    yield group
-    until(lambda: not (group / "cgroup.procs").read_text(), 60)
-    group.rmdir()
+def test_the_limits_of_an_isolation_apply(start_isolated):
+    start_isolated()
+    allocates, burns = hostile_jobs.allocates.enqueue(), hostile_jobs.metered.enqueue("burn")
+    assert output(allocates) == 2
+    [(kind, error)] = failures(allocates)
+    assert (kind, error.partition(":")[0], allocates.jobs.get().crashes) == ("error", "MemoryError", 0)
+    assert output(burns)
+    [(kind, error)] = failures(burns)
+    assert (kind, "SIGXCPU" in error) == ("crash", True)
 
 
-def test_a_child_that_the_kernel_kills_because_memory_runs_out_has_crashed(start_isolated, memory_group):
-    worker = start_isolated(jobchains={"ISOLATION": "process"})
-    chain = hostile_jobs.dies.enqueue(str(memory_group))
-    assert output(chain) == 2
-    [(kind, error)] = failures(chain)
-    assert (kind, "SIGKILL" in error) == ("crash", True)
-    assert worker.is_alive
+def pool_of(key):
+    [worker] = overview().workers
+    return next(pool for pool in worker.pools if pool.key == key)
+
+
+def test_the_row_of_a_worker_reports_each_pool_with_its_children_and_their_deaths(start_isolated):
+    start_isolated("--slots", "6", jobchains={"ISOLATION": "process", "HEARTBEAT_SECONDS": 0.2})
+    assert output(hostile_jobs.dies.enqueue("SIGKILL")) == 2
+    attempts = output(hostile_jobs.hangs.enqueue("heeds SIGTERM"))
+    until(lambda: (pool_of("default").crashed, pool_of("hanging").killed) == (1, attempts - 1), 60, overview)
+    default, hanging = pool_of("default"), pool_of("hanging")
+    assert (default.level, default.workers, default.killed, default.recycled) == ("process", 1, 0, 0)
+    assert (hanging.crashed, hanging.max_workers, hanging.is_saturated) == (0, 4, False)
+    assert default.rss_bytes == default.largest_rss_bytes > 10 * 1024**2
+    for _ in range(4):
+        hostile_jobs.hangs_for_ever.enqueue()
+    until(lambda: pool_of("hanging").is_saturated, 60, overview)
+    assert pool_of("hanging").busy == 4
 
 
 def test_jobs_whose_children_are_killed_at_random_have_their_effects_once(start_isolated):
@@ -98,14 +99,6 @@ def test_what_was_logged_before_a_crash_is_kept(start_isolated):
     chain = hostile_jobs.logs_and_dies.enqueue()
     until(lambda: [kind for kind, _ in failures(chain)] == ["crash"], 20)
     until(lambda: [line.text for line in chain.jobs.get().log_lines.all()] == ["about to die"], 10)
-
-
-def test_a_job_that_crashes_each_time_fails_at_the_limit_of_crashes(start_isolated):
-    start_isolated(jobchains={"ISOLATION": "process", "MAX_CRASHES": 3})
-    chain = ended(hostile_jobs.always_dies.enqueue())
-    job = chain.jobs.get()
-    assert (chain.status, job.crashes, job.attempt) == ("failed", 3, 3)
-    assert [kind for kind, _ in failures(chain)] == ["crash"] * 3
 
 
 def test_a_reply_that_cannot_be_read_is_a_crash(start_isolated):
@@ -154,26 +147,3 @@ def test_each_job_of_a_batch_that_dies_has_crashed_once(start_isolated):
     assert [output(chain) for chain in started] == [None] * 3
     assert sum(len(failures(chain)) for chain in started) >= 1
     assert {kind for chain in started for kind, _ in failures(chain)} == {"crash"}
-
-
-def test_a_handler_that_uses_too_much_cpu_time_is_killed(start_isolated):
-    start_isolated()
-    chain = hostile_jobs.metered.enqueue("burn")
-    assert output(chain)
-    [(kind, error)] = failures(chain)
-    assert (kind, "SIGXCPU" in error) == ("crash", True)
-
-
-def test_a_child_process_is_replaced_after_its_number_of_jobs(start_isolated):
-    start_isolated()
-    started = chains.enqueue_many([hostile_jobs.metered.item("return") for _ in range(15)])
-    assert list(Counter(map(output, started)).values()) == [5] * 3
-
-
-def test_a_memory_limit_is_an_ordinary_error(start_isolated):
-    start_isolated()
-    chain = hostile_jobs.allocates.enqueue()
-    assert output(chain) == 2
-    [(kind, error)] = failures(chain)
-    assert (kind, error.partition(":")[0]) == ("error", "MemoryError")
-    assert chain.jobs.get().crashes == 0

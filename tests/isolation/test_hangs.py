@@ -60,22 +60,18 @@ def test_the_time_limit_begins_when_the_child_process_begins(start_isolated):
     assert failures(chain) == []
 
 
-def test_one_that_ignores_a_cancel_is_killed(start_isolated):
-    start_isolated()
-    chain = hostile_jobs.hangs_for_ever.enqueue()
-    pid = pid_of(chain.id, "started")
-    chains.cancel(chain)
-    assert ended(chain).status == "cancelled"
-    until(lambda: has_ended(pid), 10)
-
-
-def test_one_whose_job_is_taken_away_is_killed(start_isolated):
-    start_isolated()
-    chain = hostile_jobs.hangs_for_ever.enqueue()
-    pid = pid_of(chain.id, "started")
+def take_away(chain):
     Job.objects.filter(pk=chain.id).update(lease_number=99)
-    until(lambda: get_notifier("default").publish([ownership_lost(chain.id)]) or has_ended(pid), 20)
-    assert failures(chain) == []
+    get_notifier("default").publish([ownership_lost(chain.id)])
+
+
+@pytest.mark.parametrize("interfere", [chains.cancel, take_away])
+def test_one_whose_job_is_cancelled_or_taken_away_is_killed(start_isolated, interfere):
+    start_isolated()
+    chain = hostile_jobs.hangs_for_ever.enqueue()
+    pid = pid_of(chain.id, "started")
+    until(lambda: (interfere(chain), has_ended(pid))[1], 20)
+    assert failures(chain) == [] if interfere is take_away else ended(chain).status == "cancelled"
 
 
 def test_a_stopping_worker_kills_it_and_hands_its_job_back(start_isolated):

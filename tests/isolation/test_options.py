@@ -10,9 +10,11 @@ from django.core.management import call_command
 
 from django_jobchains.conf import get_settings
 from django_jobchains.exceptions import InvalidDeclaration, RegistryError
-from django_jobchains.pools import Isolation, presets
+from django_jobchains.pools import ChildSession, Isolation, RemoteError, ReusablePool, presets
 from django_jobchains.processors import Processors, Registry
+from django_jobchains.telemetry.child_processes import telemetry_request
 from django_jobchains.worker import Worker
+from django_jobchains.worker.isolated import child_attempt
 
 pytestmark = pytest.mark.django_db
 
@@ -57,16 +59,15 @@ def test_the_processor_its_slice_the_worker_and_the_settings_decide_in_this_orde
     assert isolation_of("open", isolation="thread") == Isolation("thread")
 
 
-@pytest.mark.parametrize("given", ["child", 7, ["process"]])
-def test_other_values_are_refused_where_they_are_set(registry, settings, given):
+def test_other_values_are_refused_where_they_are_set(registry, settings):
     with pytest.raises(InvalidDeclaration, match=r"'a'.*isolation="):
-        register(registry, "a", isolation=given)
+        register(registry, "a", isolation="child")
     with pytest.raises(RegistryError, match="isolation="):
-        Processors(isolation=given)
+        Processors(isolation="child")
     register(registry, "b")
     with pytest.raises(ImproperlyConfigured, match="isolation="):
-        Worker(isolation=given)
-    settings.JOBCHAINS = {"ISOLATION": given}
+        Worker(isolation="child")
+    settings.JOBCHAINS = {"ISOLATION": "child"}
     with pytest.raises(ImproperlyConfigured, match=r"JOBCHAINS\['ISOLATION'\]"):
         get_settings()
 
@@ -132,3 +133,15 @@ def test_the_command_shows_the_isolation_and_its_source(registry):
         f"process (max_workers=1, memory_limit={1024**3}) processor",
         "thread library",
     ]
+
+
+HOSTILE = ("os.system", "os:system", "__import__", "builtins.eval", "django_jobchains.pools:send")
+
+
+@pytest.mark.parametrize("target", [child_attempt.TARGET, child_attempt.RECORD_TARGET])
+def test_a_child_process_finds_no_function_by_a_stored_type_name(target):
+    request = {"jobs": [], "id": "1", "lease_number": 1, "using": "default", "reports_begin": False}
+    with ReusablePool(strict=True) as pool, ChildSession(pool) as child:
+        for name in HOSTILE:
+            with pytest.raises(RemoteError, match="ProcessorNotFound"):
+                child.run(target, {**request, "type_name": name, "telemetry": telemetry_request({})})

@@ -1,6 +1,5 @@
 """Jobs that crash, hang and leak. Most do so in their first attempt only."""
 
-import ctypes
 import os
 import re
 import signal
@@ -20,8 +19,6 @@ from django_jobchains.testing.contracts.concurrency import until
 from tests.children.functions import write_to_socket
 from tests.isolation.app.slices import AFTER_LOG_LINES, AT_ONCE, note
 
-#: The memory of the group of processes in which the kernel kills a handler.
-MEMORY_OF_GROUP = 100 * 1024**2
 HANGING = Isolation("process", key="hanging", grace_seconds=0.4, max_workers=4)
 
 processors = Processors(backoff=AT_ONCE)
@@ -49,11 +46,6 @@ def dies(job: RunningJob[str]) -> int:
         print("the last words", file=sys.stderr, flush=True)
         _die(job.input)
     return job.attempt
-
-
-@processors.register("isolation.always_dies")
-def always_dies(job: RunningJob[Any]) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @processors.register("isolation.writes_to_its_socket", max_attempts=1)
@@ -159,25 +151,23 @@ def _die(how: str) -> None:
     if how == "SIGKILL":
         os.kill(os.getpid(), signal.SIGKILL)
     elif how == "SIGSEGV":
-        ctypes.string_at(0)
+        os.kill(os.getpid(), signal.SIGSEGV)
     elif how == "exit":
         os._exit(3)
-    elif how.startswith("/"):
-        _exceed_memory(Path(how))
-    else:
-        _recurse()
 
 
-def _exceed_memory(group: Path) -> None:
-    """Join a group of processes with little memory, and use more."""
-    (group / "cgroup.procs").write_text(str(os.getpid()))
-    bytearray(b"x") * 4 * MEMORY_OF_GROUP
+#: The fault that the input names happens only in the first attempt.
+SOAKED = Isolation("process", key="soak", max_workers=4, max_jobs_per_worker=200, memory_limit="1G", grace_seconds=0.4)
+soaked = Processors(backoff=AT_ONCE, isolation=SOAKED, lease=6, timeout=6)
 
 
-def _recurse() -> None:
-    """Overflow the stack of the interpreter."""
-    sys.setrecursionlimit(10**9)
-    nested: Any = []
-    for _ in range(10**6):
-        nested = [nested]
-    repr(nested)
+@soaked.register("isolation.soak")
+def soak(job: RunningJob[str]) -> None:
+    if job.attempt == 1:
+        _die(job.input)
+        if job.input == "hang":
+            time.sleep(300)
+        elif job.input == "memory":
+            bytearray(4 * 1024**3)
+    with job.complete():
+        note(job, "written")

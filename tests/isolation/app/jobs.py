@@ -10,12 +10,12 @@ from django.utils import translation
 
 from django_jobchains import context
 from django_jobchains.exceptions import LeaseLost
-from django_jobchains.processors import Batch, FailJob, JobType, Processors, RescheduleJob, RunningJob
+from django_jobchains.processors import Batch, FailJob, Processors, RescheduleJob, RunningJob
 from tests.isolation.app.slices import AFTER_LOG_LINES, AT_ONCE, MIDDLEWARE, Added, Recorded, note, record_fields
 from tests.shop.models import Effect
 
 #: For expressions, besides what this module defines.
-__all__ = ("FailJob", "RescheduleJob", "math", "transaction")
+__all__ = ("FailJob", "RescheduleJob", "math", "os", "transaction")
 
 processors = Processors(backoff=AT_ONCE, max_attempts=3)
 with_middleware = Processors(middleware=MIDDLEWARE)
@@ -47,10 +47,6 @@ def activate(language: str) -> list[str | None]:
     return [found, translation.get_language()]
 
 
-def recurse() -> None:
-    recurse()
-
-
 @processors.register("isolation.staged", max_attempts=1)
 def staged(job: RunningJob[str]) -> str:
     with job.prepare():
@@ -62,33 +58,9 @@ def staged(job: RunningJob[str]) -> str:
     return "done"
 
 
-@processors.register("isolation.atomic", mode="atomic", max_attempts=2)
-def atomic(job: RunningJob[Any]) -> int:
-    note(job, f"attempt {job.attempt}")
-    if job.attempt == 1:
-        raise ValueError("the first attempt")
-    return job.attempt
-
-
 @processors.register("isolation.count_down", continues_with=["isolation.count_down"])
 def count_down(job: RunningJob[int]) -> Any:
     return job.continue_with("isolation.count_down", job.input - 1) if job.input else "zero"
-
-
-@processors.register("isolation.count_down_inside", continues_with=["isolation.count_down_inside"])
-def count_down_inside(job: RunningJob[int]) -> Any:
-    with job.complete():
-        return job.continue_with(count_down_inside, job.input - 1) if job.input else "zero"
-
-
-@processors.register("isolation.followed", max_attempts=1, on_failure="isolation.mourns")
-def followed(job: RunningJob[str]) -> None:
-    raise ValueError(job.input)
-
-
-@processors.register("isolation.mourns")
-def mourns(job: RunningJob[Any]) -> str:
-    return str(job.input["error"])
 
 
 @processors.register("isolation.logs", max_attempts=2, backoff=AFTER_LOG_LINES)
@@ -147,15 +119,6 @@ def _surroundings(job: RunningJob[Any, Any, Added]) -> dict[str, Any]:
     }
 
 
-#: Declared with a dataclass elsewhere, so that the input of this type must be an object.
-strict: JobType[Any, Any] = JobType("isolation.strict", input=dict[str, int])
-
-
-@processors.register(strict)
-def strict_handler(job: RunningJob[dict[str, int]]) -> int:
-    return job.input["number"]
-
-
 # Async handlers
 
 
@@ -178,9 +141,9 @@ async def async_heeds(job: RunningJob[Any]) -> None:
 
 
 @processors.register("isolation.async_leaves_task")
-async def async_leaves_task(job: RunningJob[int]) -> list[int]:
+async def async_leaves_task(job: RunningJob[int]) -> int:
     asyncio.get_running_loop().create_task(asyncio.sleep(60))
-    return [job.input * 2, os.getpid()]
+    return job.input
 
 
 @with_middleware.register("isolation.async_wrapped")
@@ -202,13 +165,6 @@ def batch(jobs: Batch[int]) -> None:
             job.retry()
         else:
             job.finish(job.input * 10)
-
-
-@batches.register("isolation.batch_complete")
-def batch_complete(jobs: Batch[Any]) -> None:
-    with jobs.complete():
-        for job in jobs:
-            note(job, "written")
 
 
 @batches.register("isolation.batch_heeds")
