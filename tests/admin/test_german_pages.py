@@ -26,7 +26,7 @@ from tests.admin.catalogues import entries, placeholders
 from tests.admin.dashboard.browsing import Element, Page, index
 from tests.admin.dashboard.conftest import fail
 from tests.admin.pages import rows
-from tests.commands.conftest import Run, run  # noqa: F401 - a fixture
+from tests.commands.conftest import run  # noqa: F401 - a fixture
 from tests.support.chains import STATES, failed, mail, scheduled, ship
 from tests.support.jobs import create
 

@@ -1,14 +1,13 @@
 import io
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 from django.apps import apps
 from django.core.management import CommandError, call_command
 
+from django_jobchains import testing
 from django_jobchains.processors import Backoff, Lease, Processors, Registry, RunningJob
 from tests.support.chains import mail, ship
 
@@ -31,14 +30,17 @@ class Done:
         return self.out.splitlines()
 
 
-Run = Callable[..., Done]
+@pytest.fixture
+def clock():
+    with testing.clock() as clock:
+        yield clock
 
 
 @pytest.fixture
 def run(monkeypatch):
     """Call ``manage.py jobchains`` in this process, in a terminal of this width, with this standard input."""
 
-    def run(*words: object, width: int | None = None, stdin: str = "", **options: Any) -> Done:
+    def run(*words, width=None, stdin="", **options):
         monkeypatch.setenv("COLUMNS", str(width or ""))
         monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
         out, errors = io.StringIO(), io.StringIO()
@@ -57,24 +59,14 @@ def registry(monkeypatch):
     """A registry with two declared types that nobody handles, and three processors."""
     registry = Registry()
     registry.declared = {ship.name: ship, mail.name: mail}
-    registry.add(_slice())
     monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
-    return registry
-
-
-def _slice():
-    part = Processors(backoff=Backoff(1, 2, 8, 0), queue="bank")
+    registry.add(part := Processors(backoff=Backoff(1, 2, 8, 0), queue="bank"))
 
     @part.register("shop.charge", continues_with=["shop.receipt"], max_attempts=3, lease=Lease(30), priority=5)
     def charge(job: RunningJob[int]) -> int:
         return job.input
 
-    @part.register("shop.receipt", entry=False, mode="atomic", queue="post", fail_on=ValueError)
-    def receipt(job: RunningJob[Any]) -> None:
-        return None
-
-    @part.register("shop.plain")
-    def plain(job: RunningJob[Any]) -> dict[str, int]:
-        return {}
-
-    return part
+    receipt = {"entry": False, "mode": "atomic", "queue": "post", "fail_on": ValueError}
+    part.register("shop.receipt", **receipt)(lambda job: None)
+    part.register("shop.plain")(lambda job: {})
+    return registry

@@ -38,34 +38,24 @@ class Hiding(Compressing):
 """
 
 
-def run_contract(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    (folder / "codecs_of_mine.py").write_text(CODECS, encoding="utf-8")
-    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "PYTHONPATH": f"{ROOT}:{folder}"}
-    command = [sys.executable, "-m", "django", "run_contract", *words]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-
-
 @pytest.mark.slow
-def test_each_test_is_reported_and_skipped_ones_with_their_reason(tmp_path):
-    done = run_contract(tmp_path, "codecs_of_mine:Compressing")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Compressing::test_threads_share_a_codec PASSED" in done.stdout
-    assert "hides nothing" in done.stdout
-
-
-@pytest.mark.slow
-def test_a_failed_test_is_reported_with_its_error(tmp_path):
-    done = run_contract(tmp_path, "codecs_of_mine:Hiding")
-    assert (done.returncode, "passed" in done.stderr) == (1, True), done.stdout + done.stderr
-    assert "FAILED codecs_of_mine.py::Hiding::test_an_encoded_text_is_unreadable" in done.stdout
-    assert "assert 'canary4711' not in 'plain:" in done.stdout, "the values are not shown"
-
-
-@pytest.mark.slow
-def test_a_contract_that_does_not_exist_is_an_error(tmp_path):
-    done = run_contract(tmp_path, "codecs_of_mine:Lost")
-    assert done.returncode
-    assert "Lost" in done.stderr
+@pytest.mark.parametrize(
+    ("contract", "code", "output"),
+    [
+        # Skipped tests are reported with their reason, and failed ones with the values.
+        ("Compressing", 0, ["Compressing::test_threads_share_a_codec PASSED", "hides nothing"]),
+        ("Hiding", 1, ["FAILED codecs_of_mine.py::Hiding::test_an_encoded_text", "assert 'canary4711' not in 'plain:"]),
+        ("Lost", 4, ["not found", "Lost"]),
+    ],
+)
+def test_each_test_is_reported(tmp_path, contract, code, output):
+    (tmp_path / "codecs_of_mine.py").write_text(CODECS, encoding="utf-8")
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "PYTHONPATH": f"{ROOT}:{tmp_path}"}
+    command = [sys.executable, "-m", "django", "run_contract", f"codecs_of_mine:{contract}"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert ("has not passed" in done.stderr) == bool(code)
+    assert [text for text in output if text not in done.stdout + done.stderr] == []
 
 
 def test_a_module_without_a_class_is_an_error():

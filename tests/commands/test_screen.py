@@ -1,13 +1,12 @@
-"""Lines, tables and progress bars, with and without rich; durations and values."""
+"""Lines, tables and progress bars, with and without rich; durations."""
 
 import io
 import sys
-from datetime import timedelta
 
 import pytest
 from django.core.management.base import OutputWrapper
 
-from django_jobchains.cli import converters, screen
+from django_jobchains.cli import screen
 from django_jobchains.cli.screen import Cell, Column, Screen, shortened
 from django_jobchains.text.humanize import age, span
 
@@ -39,11 +38,6 @@ def lines(width, rows=ROWS, **options):
 @pytest.fixture(params=[None, 100])
 def any_width(request):
     return request.param
-
-
-@pytest.fixture
-def without_rich(monkeypatch):
-    monkeypatch.setitem(sys.modules, "rich.console", None)
 
 
 def test_columns_fit_their_content_and_numbers_are_right_aligned(any_width):
@@ -79,7 +73,8 @@ def test_only_painted_output_has_colors(any_width):
     assert "\x1b" not in "".join(lines(any_width))
 
 
-def test_without_rich_nothing_is_cut_or_painted(without_rich):
+def test_without_rich_nothing_is_cut_or_painted(monkeypatch):
+    monkeypatch.setitem(sys.modules, "rich.console", None)
     assert lines(5, is_painted=True) == lines(None)
     assert written(lambda screen: screen.line("x" * 99, "error", begin="! "), 5, is_painted=True) == ["! " + "x" * 99]
 
@@ -97,41 +92,17 @@ def test_every_text_is_redacted_and_without_control_characters_or_markup(any_wid
 
 
 @pytest.mark.parametrize(
-    ("seconds", "expected"),
+    ("form", "seconds", "expected"),
     [
-        (-1, "0 ms"), (0.0004, "0 ms"), (0.85, "850 ms"), (0.9996, "1.0 s"), (4.24, "4.2 s"), (9.96, "10 s"),
-        (59.6, "1 min"), (185, "3 min 5 s"), (3_600, "1 h"), (7_500, "2 h 5 min"), (187_200, "2 d 4 h"),
+        (span, -1, "0 ms"), (span, 0.0004, "0 ms"), (span, 0.85, "850 ms"), (span, 0.9996, "1.0 s"),
+        (span, 4.24, "4.2 s"), (span, 9.96, "10 s"), (span, 59.6, "1 min"), (span, 185, "3 min 5 s"),
+        (span, 3_600, "1 h"), (span, 7_500, "2 h 5 min"), (span, 187_200, "2 d 4 h"),
+        (age, -5, "0 s"), (age, 0.9, "0 s"), (age, 59, "59 s"), (age, 60, "1 min"), (age, 7_199, "119 min"),
+        (age, 7_200, "2 h"), (age, 172_800, "2 d"), (age, 10**8, "1,157 d"),
     ],
 )  # fmt: skip
-def test_a_duration_has_at_most_two_units(seconds, expected):
-    assert span(seconds) == expected
-
-
-@pytest.mark.parametrize(
-    ("seconds", "expected"),
-    [(-5, "0 s"), (0.9, "0 s"), (59, "59 s"), (60, "1 min"), (7_199, "119 min"), (7_200, "2 h"), (172_800, "2 d"),
-     (10**8, "1,157 d")],
-)  # fmt: skip
-def test_an_age_has_one_unit(seconds, expected):
-    assert age(seconds) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("90s", timedelta(seconds=90)), ("5m", timedelta(minutes=5)), ("5min", timedelta(minutes=5)),
-        ("1h30m", timedelta(hours=1, minutes=30)), ("30d", timedelta(days=30)), ("2w", timedelta(weeks=2)),
-        ("1.5h", timedelta(hours=1.5)), ("250ms", timedelta(milliseconds=250)), ("1d 12h", timedelta(days=1.5)),
-    ],
-)  # fmt: skip
-def test_durations_can_be_parsed(text, expected):
-    assert converters.duration(text) == expected
-
-
-@pytest.mark.parametrize("text", ["", "5", "d", "5x", "-5d", "5d-", "soon", "9" * 400 + "w", "1e5d"])
-def test_invalid_durations_are_refused(text):
-    with pytest.raises(converters.ArgumentTypeError):
-        converters.duration(text)
+def test_a_duration_has_at_most_two_units_and_an_age_one(form, seconds, expected):
+    assert form(seconds) == expected
 
 
 def test_a_long_value_is_shortened_to_one_line():
@@ -139,30 +110,24 @@ def test_a_long_value_is_shortened_to_one_line():
     assert shortened("x" * 500).endswith("… (502 characters)")
 
 
-def progress_of(stream, share=0.5):
-    out = OutputWrapper(stream)
-    with Screen(out, out, "table", None, width=None, is_painted=False).progress("chains") as show:
-        show(1_500, share)
-
-
-def test_a_progress_bar_is_drawn_only_on_a_terminal_and_removed(monkeypatch):
-    monkeypatch.setattr(screen, "PROGRESS_DELAY_SECONDS", 0)
-    for stream in (_Terminal(), io.StringIO()):
-        monkeypatch.setattr(sys, "stderr", stream)
-        progress_of(stream)
-        assert ("50%" in stream.getvalue() and "1,500 chains" in stream.getvalue()) == stream.isatty()
-        assert stream.getvalue().endswith("\x1b[2K" if stream.isatty() else "")
-
-
-def test_a_fast_operation_has_no_progress_bar(monkeypatch):
-    monkeypatch.setattr(screen, "PROGRESS_DELAY_SECONDS", 60)
-    monkeypatch.setattr(sys, "stderr", stream := _Terminal())
-    progress_of(stream)
-    assert stream.getvalue() == ""
-
-
-def test_without_rich_there_is_no_progress_bar(monkeypatch, without_rich):
-    monkeypatch.setattr(screen, "PROGRESS_DELAY_SECONDS", 0)
-    monkeypatch.setattr(sys, "stderr", stream := _Terminal())
-    progress_of(stream)
-    assert stream.getvalue() == ""
+@pytest.mark.parametrize(
+    ("stream", "delay_seconds", "is_drawn"),
+    [(_Terminal, 0, True), (io.StringIO, 0, False), (_Terminal, 60, False)],
+    ids=["on a terminal", "in other output", "if the operation is fast"],
+)
+@pytest.mark.parametrize("has_rich", [True, False])
+def test_when_a_progress_bar_is_drawn_and_removed(monkeypatch, stream, delay_seconds, is_drawn, has_rich):
+    monkeypatch.setattr(screen, "PROGRESS_DELAY_SECONDS", delay_seconds)
+    monkeypatch.setattr(sys, "stderr", out := stream())
+    if not has_rich:
+        monkeypatch.setitem(sys.modules, "rich.console", None)
+    wrapped = OutputWrapper(out)
+    with Screen(wrapped, wrapped, "table", None, width=None, is_painted=False).progress("chains") as show:
+        show(1_500, 0.5)
+    written = out.getvalue()
+    if is_drawn and has_rich:
+        assert "50%" in written
+        assert "1,500 chains" in written
+        assert written.endswith("\x1b[2K")
+    else:
+        assert written == ""

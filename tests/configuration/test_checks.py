@@ -1,11 +1,10 @@
 """``manage.py check``: the problem is in the message, the remedy in the hint."""
 
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from django.core import checks
-from django.core.checks import CheckMessage, Error, run_checks
+from django.core.checks import Error, run_checks
 from django.db import connections
 from django.test import override_settings
 
@@ -18,7 +17,7 @@ from django_jobchains.processors import JobType, Processors, get_registry
 pytestmark = pytest.mark.django_db
 
 
-def found(**options: Any) -> list[CheckMessage]:
+def found(**options):
     return [message for message in run_checks(**options) if str(message.id).startswith("jobchains.")]
 
 

@@ -1,7 +1,5 @@
 """Connections with network options notice a dead network: workers set the options, and a system check suggests them."""
 
-from typing import Any
-
 import pytest
 from django.core import checks
 from django.db import connections
@@ -20,9 +18,7 @@ def _over_network(monkeypatch):
     store._store.cache_clear()
 
 
-def configure(
-    monkeypatch: pytest.MonkeyPatch, vendor: str = "postgresql", host: str = "db.invalid", **options: Any
-) -> None:
+def configure(monkeypatch, vendor="postgresql", host="db.invalid", **options):
     monkeypatch.setattr(connections["default"], "vendor", vendor)
     monkeypatch.setitem(connections.settings["default"], "HOST", host)
     monkeypatch.setitem(connections.settings["default"], "OPTIONS", options)
@@ -57,7 +53,7 @@ def test_w002_connections_without_network_options(monkeypatch):
 
 
 def test_w002_is_a_deployment_check(monkeypatch):
-    def found(**options: Any) -> list[str | None]:
+    def found(**options):
         messages = checks.run_checks(tags=["jobchains"], **options)
         return [message.id for message in messages if message.id == "jobchains.W002"]
 

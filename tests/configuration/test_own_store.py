@@ -12,7 +12,6 @@ from django_jobchains import chains
 from django_jobchains.models import Job
 from django_jobchains.processors import JobType
 from django_jobchains.store import Store, get_store
-from django_jobchains.store.rows import CreatedJob
 
 pytestmark = pytest.mark.django_db
 
@@ -20,7 +19,7 @@ _SHIPPED = {
     "postgresql": "django_jobchains.store.postgresql.PostgreSQLStore",
     "sqlite": "django_jobchains.store.sqlite.SQLiteStore",
 }
-Shipped: Any = import_string(_SHIPPED[connection.vendor])
+Shipped = import_string(_SHIPPED[connection.vendor])
 
 
 class OwnJobs(Shipped.jobs_class):
@@ -28,8 +27,8 @@ class OwnJobs(Shipped.jobs_class):
 
     created = 0
 
-    def create(self, *args: Any, **kwargs: Any) -> list[CreatedJob]:
-        rows: list[CreatedJob] = super().create(*args, **kwargs)
+    def create(self, *args, **kwargs):
+        rows = super().create(*args, **kwargs)
         type(self).created += len(rows)
         return rows
 

@@ -3,7 +3,6 @@
 import math
 from dataclasses import fields
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
@@ -59,7 +58,7 @@ def test_an_unknown_key_is_an_error_that_names_the_known_ones(settings):
 
 
 #: One wrong value for each key. The kinds of values are tested in ``test_values``.
-WRONG: dict[str, Any] = {
+WRONG = {
     **dict.fromkeys([field.name for field in fields(Settings) if field.name.endswith("_SECONDS")], 0),
     **dict.fromkeys(["SLOTS", "ASYNC_SLOTS", "ASYNC_THREADS", "MAX_STUCK_SLOTS", "MAX_CRASHES", "MAX_ATTEMPTS"], 0),
     **dict.fromkeys(["MAX_PAYLOAD_BYTES", "MAX_PAYLOAD_DEPTH"], "3"),

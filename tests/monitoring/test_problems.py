@@ -9,9 +9,9 @@ from django_jobchains import queues
 from django_jobchains.models import FailedAttempt, Job, WorkerPresence
 from django_jobchains.monitoring import RecordFacts, overview
 from django_jobchains.monitoring.problems import about_jobs, find_problems, summarized
-from tests.commands.workers import worker
 from tests.support.jobs import MAIL, SHIP, create, database_now, failed_try, running
 from tests.support.pool_states import POOL
+from tests.support.worker_rows import worker
 
 pytestmark = pytest.mark.django_db
 

@@ -55,13 +55,13 @@ def other(_other_database, transactional_db, monkeypatch):
         waiting.get_watcher(alias).close(10)
 
 
-def _execute(sql: str) -> None:
+def _execute(sql):
     with connection.cursor() as cursor:
         cursor.execute(sql)
     connection.close()
 
 
-def _forget() -> None:
+def _forget():
     """Remove the connection and everything cached for it: the alias is used again with another vendor."""
     connections[OTHER].close()
     del connections[OTHER]

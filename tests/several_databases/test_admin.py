@@ -1,7 +1,5 @@
 """The admin shows the database that ``JOBCHAINS["DATABASE"]`` names."""
 
-from typing import Any
-
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
@@ -18,7 +16,7 @@ pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "othe
 @pytest.fixture
 def chain_id(other, settings, monkeypatch):
     """A chain with a blocker, both only on the second database."""
-    ship: JobType[Any, Any] = JobType("shop.ship")
+    ship = JobType("shop.ship")
     monkeypatch.setitem(get_registry().declared, "shop.ship", ship)
     settings.JOBCHAINS = {"DATABASE": other}
     first = ship.enqueue()

@@ -1,9 +1,7 @@
 """Every call with ``using=`` affects only that database, even if another one has rows with the same ids."""
 
-from collections.abc import Callable
 from datetime import timedelta
 from io import StringIO
-from typing import Any
 from uuid import UUID
 
 import pytest
@@ -13,7 +11,7 @@ from django.core.management import call_command
 from django_jobchains import chains, queues, testing
 from django_jobchains.db.ids import new_id
 from django_jobchains.monitoring import overview
-from django_jobchains.processors import FailJob, Processors, RunningJob, get_registry
+from django_jobchains.processors import FailJob, Processors, get_registry
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 
@@ -27,16 +25,16 @@ def ids(other, monkeypatch):
     monkeypatch.setattr(get_registry(), "slices", [*get_registry().slices, part])
 
     @part.register(READY)
-    def ready(job: RunningJob[Any]) -> str:
+    def ready(job):
         job.log("ran")
         return "done"
 
     @part.register(FAILS)
-    def fails(job: RunningJob[Any]) -> None:
+    def fails(job):
         raise FailJob("no")
 
     @part.register(LATER)
-    def later(job: RunningJob[Any]) -> None:
+    def later(job):
         pass
 
     ids = {name: new_id() for name in (FAILS, READY, LATER)}
@@ -48,13 +46,13 @@ def ids(other, monkeypatch):
     return ids
 
 
-def rows(using: str) -> dict[str, list[Any]]:
+def rows(using):
     models = apps.get_app_config("django_jobchains").get_models()
     return {model.__name__: list(model._base_manager.using(using).order_by("pk").values()) for model in models}
 
 
 Ids = dict[str, UUID]
-CHANGES: dict[str, Callable[[Ids, str], Any]] = {
+CHANGES = {
     "enqueue": lambda ids, using: chains.enqueue(READY, using=using),
     "enqueue_many": lambda ids, using: chains.enqueue_many([get_registry().job_type(READY).item()], using=using),
     "cancel": lambda ids, using: chains.cancel(ids[READY], using=using),
@@ -77,7 +75,7 @@ CHANGES: dict[str, Callable[[Ids, str], Any]] = {
 }
 
 
-def command(*arguments: str, database: str) -> str:
+def command(*arguments, database):
     output = StringIO()
     call_command("jobchains", *arguments, f"--database={database}", stdout=output, no_color=True)
     return output.getvalue()
@@ -94,7 +92,7 @@ def test_write_changes_only_its_database(ids, other, settings, name):
         assert rows(same) == before[1]
 
 
-READS: dict[str, Callable[[Ids, str], Any]] = {
+READS = {
     "get": lambda ids, using: chains.get(ids[READY], using=using).output,
     "wait": lambda ids, using: chains.wait(ids[READY], 1, using=using),
     "result": lambda ids, using: chains.get(ids[READY], using=using).result(1),
@@ -116,7 +114,7 @@ def test_read_depends_only_on_its_database(ids, other, name):
     assert result_or_timeout(name, ids, "default") != result_or_timeout(name, ids, other)
 
 
-def result_or_timeout(name: str, ids: Ids, using: str) -> Any:
+def result_or_timeout(name, ids, using):
     try:
         return READS[name](ids, using)
     except chains.ChainTimeout as error:

@@ -1,7 +1,5 @@
 """Managers use the database that ``JOBCHAINS["DATABASE"]`` names, unless ``using()`` selects another."""
 
-from typing import Any
-
 import pytest
 from django.apps import apps
 
@@ -14,7 +12,7 @@ pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "othe
 
 @pytest.fixture
 def ship(monkeypatch):
-    job_type: JobType[Any, Any] = JobType("shop.ship")
+    job_type = JobType("shop.ship")
     monkeypatch.setitem(get_registry().declared, "shop.ship", job_type)
     return job_type
 
@@ -62,7 +60,7 @@ def test_relations_stay_on_the_database_of_their_object(ship, other):
 class _RefusingRouter:
     """A router that raises when it is called for a model of this app."""
 
-    def _refuse(self, model: Any, **hints: Any) -> None:
+    def _refuse(self, model, **hints):
         if model._meta.app_label == "django_jobchains":
             raise AssertionError(f"A router was called for {model.__name__}.")
 

@@ -1,7 +1,5 @@
 """``STORE`` and ``NOTIFIER`` apply to one database; ``DATABASES`` has the settings of the others."""
 
-from typing import Any
-
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
@@ -12,7 +10,6 @@ from django_jobchains.declare.checks import check_database, check_settings
 from django_jobchains.notifications import NullNotifier, get_notifier
 from django_jobchains.notifications.base import default_prefix
 from django_jobchains.store import _store, get_store
-from django_jobchains.worker import Worker
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 
@@ -23,7 +20,7 @@ WRONG = {"BACKEND": "django_jobchains.nowhere.Notifier"}
 class CustomStore:
     """A subclass of the store that is the default for the first database."""
 
-    def __new__(cls, using: str) -> Any:
+    def __new__(cls, using):
         store = type(_store(using="default", path=None))
         return type("CustomStore", (store,), {})(using)
 
@@ -47,9 +44,9 @@ def test_another_database_may_have_its_own_notifier(other, settings):
 def test_notifier_options_apply_to_one_database(other, settings):
     settings.JOBCHAINS = {"NOTIFIER": {"OPTIONS": {"listen_using": "default", "prefix": "of_project"}}}
     if connections[other].vendor == "postgresql":
-        notifier: Any = get_notifier(other)
+        notifier = get_notifier(other)
         assert (notifier.listen_using, notifier.channels["chain_finished"]) == (other, "django_jobchains_finished")
-    default: Any = get_notifier("default")
+    default = get_notifier("default")
     assert default.channels["chain_finished"] == "of_project_finished"
 
 
@@ -74,7 +71,7 @@ def test_workers_of_two_databases_do_not_share_wake_budgets(other, make_worker, 
     with monkeypatch.context() as patch:  # undone before the workers stop, because stopping connects to the database
         patch.setitem(connections[other].settings_dict, "NAME", connections["default"].settings_dict["NAME"])
         patch.setitem(connections[other].settings_dict, "HOST", "elsewhere")
-        workers: list[Worker] = [make_worker(using=using) for using in ("default", other)]
+        workers = [make_worker(using=using) for using in ("default", other)]
     assert len({worker.components.wake_order.group for worker in workers}) == 2
 
 

@@ -1,7 +1,5 @@
 """Two aliases for one database: a worker whose handlers would write through the other alias does not start."""
 
-from typing import Any
-
 import pytest
 from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
@@ -11,7 +9,6 @@ from django.db import connection
 from django_jobchains import chains
 from django_jobchains.db.ids import new_id
 from django_jobchains.models import Job
-from django_jobchains.processors import RunningJob
 from tests.records.models import Upload
 from tests.shop.models import Effect
 from tests.support.databases import database
@@ -34,14 +31,14 @@ def _has_work(registry, processors, monkeypatch):
     monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
 
     @processors.register("work.write")
-    def write(job: RunningJob[Any]) -> None:
+    def write(job):
         with job.complete():
             Effect.objects.create(job_id=job.id, label=f"attempt {job.attempt}")
             if job.attempt == 1:
                 raise ValueError("no")
 
     @processors.records(Upload, poll_every=0.02, retry_after=0)
-    def convert(record: Upload, run: Any) -> None:
+    def convert(record, run):
         with run.complete():
             Effect.objects.create(job_id=new_id(), label=f"record {run.attempt}")
             if run.attempt == 1:
@@ -51,7 +48,7 @@ def _has_work(registry, processors, monkeypatch):
 class ToDirect:
     """A router of worker processes: all models use the alias of the worker."""
 
-    def db_for_read(self, model: Any, **hints: Any) -> str:
+    def db_for_read(self, model, **hints):
         return "direct"
 
     db_for_write = db_for_read
@@ -60,7 +57,7 @@ class ToDirect:
 class OnlyEffects(ToDirect):
     """A router that forgets the other models."""
 
-    def db_for_read(self, model: Any, **hints: Any) -> str | None:
+    def db_for_read(self, model, **hints):
         return "direct" if model is Effect else None
 
     db_for_write = db_for_read
@@ -122,14 +119,14 @@ def test_alias_of_another_schema_is_another_database(make_worker, django_db_bloc
 
 
 class ToAway(ToDirect):
-    def db_for_read(self, model: Any, **hints: Any) -> str:
+    def db_for_read(self, model, **hints):
         return "away"
 
     db_for_write = db_for_read
 
 
 class InRequests(ToDirect):
-    def db_for_write(self, model: Any, **hints: Any) -> str:
+    def db_for_write(self, model, **hints):
         raise RuntimeError("there is no tenant")
 
 

@@ -2,10 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
-from uuid import UUID
 
 import pytest
 from django.db import connections
@@ -15,14 +12,13 @@ from django_jobchains.db.ids import new_id
 from django_jobchains.models import Chain, Job
 from django_jobchains.notifications import (
     EVERY,
-    Hint,
     chain_finished,
     get_notifier,
     job_scheduled,
     ownership_lost,
     waiting,
 )
-from django_jobchains.processors import JobType, RunningJob
+from django_jobchains.processors import JobType
 from django_jobchains.store.chains import Chains
 from tests.shop.models import Effect
 from tests.support.waiting import stays, until
@@ -47,7 +43,7 @@ def _polls_are_rare(monkeypatch):
 @pytest.mark.usefixtures("_notifiers", "_polls_are_rare")
 def test_worker_runs_jobs_and_wakes_waiters_of_its_database(other, start_worker, processors):
     @processors.register("work.who")
-    def who(job: RunningJob[Any]) -> str:
+    def who(job):
         return "done"
 
     workers = {using: start_worker(using=using, name=using) for using in ("default", other)}
@@ -62,12 +58,12 @@ def test_worker_runs_jobs_and_wakes_waiters_of_its_database(other, start_worker,
 
 @pytest.mark.usefixtures("_notifiers", "_polls_are_rare")
 def test_hint_of_another_database_does_not_wake_a_waiter(other, monkeypatch):
-    type_: JobType[Any, Any] = JobType("work.outside")
+    type_ = JobType("work.outside")
     id_ = new_id()
-    queried_at: list[float] = []
+    queried_at = []
     original = Chains.ends
 
-    def ends(store: Chains, chain_ids: Any) -> Any:
+    def ends(store, chain_ids):
         if store.db.using == "default":
             queried_at.append(time.monotonic())
         return original(store, chain_ids)
@@ -88,18 +84,18 @@ def test_hint_of_another_database_does_not_wake_a_waiter(other, monkeypatch):
         until(lambda: result == ["here"])
 
 
-def is_idle_since(queried_at: float) -> bool:
+def is_idle_since(queried_at):
     """Return whether the query of this time has ended, and only a hint can cause another one."""
     watcher = waiting.get_watcher("default")
     return watcher._used_at >= queried_at and watcher._query_at > time.monotonic() + 60
 
 
 @contextmanager
-def waiting_thread(id_: UUID, using: str) -> Iterator[list[Any]]:
+def waiting_thread(id_, using):
     """Wait for a chain on a thread, which appends its output to the list."""
-    result: list[Any] = []
+    result = []
 
-    def run() -> None:
+    def run():
         try:
             result.append(chains.wait(id_, 60, using=using))
         finally:
@@ -114,12 +110,12 @@ def waiting_thread(id_: UUID, using: str) -> Iterator[list[Any]]:
 
 
 def test_gauges_are_about_the_databases_of_the_workers(other, recorded, start_worker, processors):
-    def scheduled() -> list[int]:
+    def scheduled():
         found = recorded.values("jobchains.queue.jobs")
         return [count for attributes, count in found if attributes["jobchains.job.status"] == "scheduled"]
 
     @processors.register("work.later")
-    def later(job: RunningJob[Any]) -> None: ...
+    def later(job): ...
 
     for using, count in (("default", 1), (other, 3)):
         chains.enqueue_many([later.item(delay=600) for _ in range(count)], using=using)
@@ -133,7 +129,7 @@ def test_cancellation_applies_to_one_database(other, start_worker, processors):
     is_released = threading.Event()
 
     @processors.register("work.long")
-    def long(job: RunningJob[Any]) -> None:
+    def long(job):
         Effect.objects.create(job_id=job.id, label="running")
         while not is_released.is_set() and not job.signal.wait(0.01):
             pass
@@ -154,7 +150,7 @@ def test_cancellation_applies_to_one_database(other, start_worker, processors):
 
 def test_listener_receives_only_hints_of_its_database(other):
     """Hints arrive in order, so the last one proves that no earlier one is still on its way."""
-    received: dict[str, list[Hint]] = {"default": [], other: []}
+    received = {"default": [], other: []}
     with ExitStack() as stack:
         for using, hints in received.items():
             stack.callback(get_notifier(using).listen(hints.append).close)

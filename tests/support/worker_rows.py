@@ -1,6 +1,6 @@
 """Workers as their rows describe them."""
 
-from django_jobchains.store.workers import WorkerFacts, WorkerState
+from django_jobchains.store.workers import Beat, WorkerFacts, WorkerState
 
 
 def state_of(worker):
@@ -19,3 +19,22 @@ def facts_of(beat, age_seconds=0.0):
         heartbeat_age_seconds=age_seconds,
         up_seconds=beat.up_seconds,
     )
+
+
+def worker(store, name="mail:7:abc", **changes):
+    """Store the heartbeat of a worker."""
+    beat = {
+        "id": name,
+        "host": "host",
+        "pid": 7,
+        "version": "0.1.0",
+        "slots": 10,
+        "busy": 3,
+        "stuck": 0,
+        "queues": None,
+        "type_names": ("shop.plain", "shop.charge"),
+        "is_stopping": False,
+        "up_seconds": 7_300.0,
+        "heartbeat_seconds": 10.0,
+    }
+    store.workers.beat(Beat(**{**beat, **changes}))

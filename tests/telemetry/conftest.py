@@ -16,9 +16,9 @@ def _of_project(registry, monkeypatch):
 @pytest.fixture
 def add_worker():
     """Adds workers to this process, until the end of the test."""
-    added: list[probes.WorkerProbe] = []
+    added = []
 
-    def add(worker: probes.WorkerProbe) -> None:
+    def add(worker):
         added.append(worker)
         probes.add_worker(worker)
 

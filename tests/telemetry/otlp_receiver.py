@@ -3,18 +3,17 @@
 import gzip
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 
 class Receiver:
-    def __init__(self) -> None:
-        self.spans: list[Any] = []
+    def __init__(self):
+        self.spans = []
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
+            def do_POST(self):
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 if self.headers.get("Content-Encoding") == "gzip":
                     body = gzip.decompress(body)
@@ -24,26 +23,26 @@ class Receiver:
                 self.send_header("Content-Length", "0")
                 self.end_headers()
 
-            def log_message(self, *args: Any) -> None: ...
+            def log_message(self, *args): ...
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
 
     @property
-    def url(self) -> str:
+    def url(self):
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
-    def take(self, request: ExportTraceServiceRequest) -> None:
+    def take(self, request):
         for resource in request.resource_spans:
             for scope in resource.scope_spans:
                 self.spans += scope.spans
 
     @property
-    def names(self) -> set[str]:
+    def names(self):
         return {span.name for span in self.spans}
 
-    def close(self) -> None:
+    def close(self):
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(5)

@@ -1,7 +1,6 @@
 """Writes docs/reference/telemetry.md from the code: ``python -m tests.telemetry.reference``."""
 
 import inspect
-from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 
@@ -138,7 +137,7 @@ ATTRIBUTES = {
 }
 
 
-def page() -> str:
+def page():
     kinds = [kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, Event)]
     details = [kind for kind in kinds if issubclass(kind, DetailEvent) and kind is not DetailEvent]
     basic = [kind for kind in kinds if kind not in (*details, Event, DetailEvent)]
@@ -159,31 +158,31 @@ def page() -> str:
     return "\n".join(parts)
 
 
-def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+def table(head, rows):
     lines = [head, tuple("---" for _ in head), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _event(kind: type[Event]) -> tuple[str, ...]:
+def _event(kind):
     text = " ".join((inspect.getdoc(kind) or "").replace("``", "`").split())
     counter = f" Counted by `{kind.counter.name}`." if kind.counter else ""
     return f"`{kind.__name__}`", text + counter, _list(field.name for field in fields(kind) if field.name != "worker")
 
 
-def _span(span: tuple[str, str, str, str, tuple[str, ...]]) -> tuple[str, ...]:
+def _span(span):
     name, kind, when, parent, attributes = span
     return f"`{name}`", kind, when, parent, _list(attributes)
 
 
-def _metric(metric: names.MetricName) -> tuple[str, ...]:
+def _metric(metric):
     return f"`{metric.name}`", metric.kind, f"`{metric.unit}`", metric.description, _list(metric.attributes) or "–"
 
 
-def _list(parts: Iterable[str]) -> str:
+def _list(parts):
     return ", ".join(f"`{part}`" for part in parts)
 
 
-def _seconds(seconds: float) -> str:
+def _seconds(seconds):
     return f"{seconds * 1000:g} ms" if seconds < 1 else f"{seconds:g} s"
 
 

@@ -1,17 +1,15 @@
 """Secrets in inputs, outputs, contexts and exceptions appear in no span, metric, event text or header."""
 
 import logging
-from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from typing import Any
 from unittest.mock import patch
 
 from django.db import DEFAULT_DB_ALIAS
 
 from django_jobchains import context, notifications
-from django_jobchains.notifications import Hint, Notifier
+from django_jobchains.notifications import Notifier
 from django_jobchains.notifications.hints import encode
-from django_jobchains.processors import Deduplicate, RunningJob
+from django_jobchains.processors import Deduplicate
 from tests.support.attempts import committed
 
 pytestmark = committed
@@ -25,13 +23,13 @@ class Broken(Exception):
 
 def test_spans_and_metrics_hold_no_secrets(recorded, processors, make_worker):
     @processors.register("pay")
-    def pay(job: RunningJob[Any]) -> Any:
+    def pay(job):
         with job.prepare():
             pass
         return job.continue_with("ship", {"token": SECRET})
 
     @processors.register("ship")
-    def ship(job: RunningJob[Any]) -> str:
+    def ship(job):
         if job.attempt == 1:
             with job.complete():
                 raise Broken(f"no answer, password={SECRET}") from ValueError(f"token={SECRET}")
@@ -48,17 +46,17 @@ def test_spans_and_metrics_hold_no_secrets(recorded, processors, make_worker):
 
 def test_notifications_and_their_logs_hold_no_secrets(processors, make_worker, caplog):
     @processors.register("pay")
-    def pay(job: RunningJob[Any]) -> Any:
+    def pay(job):
         return job.continue_with("ship", {"token": SECRET})
 
     @processors.register("ship", max_attempts=1)
-    def ship(job: RunningJob[Any]) -> None:
+    def ship(job):
         raise Broken(f"password={SECRET}")
 
-    sent: list[Hint] = []
+    sent = []
 
     class Recording(Notifier):
-        def send(self, hints: Collection[Hint]) -> None:
+        def send(self, hints):
             sent.extend(hints)
             raise ConnectionError("no network")
 
@@ -73,7 +71,7 @@ def test_notifications_and_their_logs_hold_no_secrets(processors, make_worker, c
 
 
 @contextmanager
-def notifier_of(kind: type[Notifier]) -> Iterator[None]:
+def notifier_of(kind):
     """Use this class as the notifier."""
     created = kind(DEFAULT_DB_ALIAS)
     with patch.object(notifications, "get_notifier", lambda using: created):

@@ -1,7 +1,6 @@
 """Attempts in child processes: they share a trace with their worker, which records each event and metric once."""
 
 import signal
-from typing import Any
 
 import pytest
 from django.apps import apps
@@ -10,14 +9,12 @@ from django_jobchains import chains
 from django_jobchains.children.child_process import close_preload
 from django_jobchains.isolation import Isolation
 from django_jobchains.models import Job
-from django_jobchains.processors import Processors, RunningJob
-from django_jobchains.records import RecordRun
-from django_jobchains.telemetry import DetailEvent, Event, add_sink, remove_sink
+from django_jobchains.telemetry import DetailEvent, add_sink, remove_sink
 from django_jobchains.telemetry.events import AttemptEnded, AttemptStarted, ChildCrashed, ChildKilled, JobCreated
 from tests.isolation.app.traced_jobs import URL, set_up_tracing
 from tests.records.models import Export
 from tests.support.attempts import committed
-from tests.support.tracing import Recorded, id_of, parent_of, trace_of
+from tests.support.tracing import id_of, parent_of, trace_of
 from tests.support.waiting import until
 from tests.telemetry.otlp_receiver import Receiver
 
@@ -41,7 +38,7 @@ def receiver(monkeypatch, registry):
     receiver.close()
 
 
-def register(processors: Processors, isolation: Isolation) -> dict[str, Any]:
+def register(processors, isolation):
     """Register the types in this process too, and return them. Their handlers run in child processes only."""
     types = {
         name: processors.register(f"isolation.traced_{name}", isolation=isolation, max_attempts=1)(lambda job: None)
@@ -82,7 +79,7 @@ def test_a_chain_is_one_trace(recorded, processors, start_worker, receiver, leve
 
 def test_metrics_and_events_count_each_attempt_and_job_once(recorded, processors, start_worker, receiver):
     types = register(processors, Isolation("process"))
-    seen: list[Event] = []
+    seen = []
     add_sink(seen.append, DetailEvent)
     try:
         types["first"].enqueue()
@@ -107,11 +104,11 @@ def test_threads_that_replace_child_processes_count_each_attempt_and_job_once(
     second = processors.register("ends", isolation=isolation)(lambda job: None)
 
     @processors.register("begins", isolation=isolation)
-    def begins(job: RunningJob[Any]) -> None:
+    def begins(job):
         with job.complete():
             second.enqueue()
 
-    seen: list[Event] = []
+    seen = []
     add_sink(seen.append, DetailEvent)
     try:
         begins.enqueue()
@@ -145,7 +142,7 @@ def test_an_attempt_at_a_record_continues_in_the_child_process(
     monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "tests.records.worker_settings")
 
     @processors.records(Export, isolation=Isolation("process", setup=SET_UP), max_attempts=1)
-    def export(record: Export, run: RecordRun) -> None: ...
+    def export(record, run): ...
 
     Export.objects.create(name="commit")
     Export.objects.create(name="fail")
@@ -207,22 +204,22 @@ def test_a_batch_in_a_child_process(recorded, processors, start_worker, receiver
     assert parent_in_child(complete) == id_of(batch)
 
 
-def until_ended(recorded: Recorded, *names: str) -> None:
+def until_ended(recorded, *names):
     """Wait for the span of an attempt of each type. It ends a moment after the job."""
     until(lambda: all(len(recorded.all(f"process isolation.traced_{name}")) == 1 for name in names))
 
 
-def ended(events: list[Event]) -> list[str]:
+def ended(events):
     return sorted(event.type_name for event in events if isinstance(event, AttemptEnded))
 
 
-def outcomes_of(*spans: Any) -> list[str]:
+def outcomes_of(*spans):
     return [span.attributes[OUTCOME] for span in spans]
 
 
-def id_in_child(span: Any) -> int:
+def id_in_child(span):
     return int.from_bytes(span.span_id)
 
 
-def parent_in_child(span: Any) -> int:
+def parent_in_child(span):
     return int.from_bytes(span.parent_span_id)

@@ -4,11 +4,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from django.db import connection
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from django.test import Client
 from django.urls import path
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -33,7 +32,7 @@ pytestmark = committed
 INSTRUMENT = str(Path(sys.executable).with_name("opentelemetry-instrument"))
 
 
-def buy(request: HttpRequest) -> HttpResponse:
+def buy(request):
     return HttpResponse(str(jobs.write.enqueue(0).id))
 
 
@@ -117,12 +116,12 @@ def test_child_processes_of_an_instrumented_worker_are_instrumented_too(exportin
     assert "fresh interpreters" not in process.output
 
 
-def _is_of_effects(span: Any) -> bool:
+def _is_of_effects(span):
     values = {attribute.key: attribute.value.string_value for attribute in span.attributes}
     return any(Effect._meta.db_table in value for value in values.values())
 
 
-def exporter_environment(url: str, timeout: str = "20") -> dict[str, str]:
+def exporter_environment(url, timeout="20"):
     return {
         "OTEL_TRACES_EXPORTER": "otlp",
         "OTEL_METRICS_EXPORTER": "none",

@@ -1,15 +1,13 @@
 """Sinks receive an event for everything that happens, but only after the commit."""
 
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from django.db import connection, transaction
 from django.utils import timezone
 
 from django_jobchains import chains
-from django_jobchains.processors import RunningJob
-from django_jobchains.records import RecordProcessor, RecordRun
+from django_jobchains.records import RecordProcessor
 from django_jobchains.telemetry import DetailEvent, Event, add_sink, observes, remove_sink
 from django_jobchains.telemetry import events as all_events
 from django_jobchains.telemetry.events import (
@@ -43,7 +41,7 @@ pytestmark = committed
 
 
 class Facts(list[Event]):
-    def of(self, *kinds: type[Event]) -> list[Event]:
+    def of(self, *kinds):
         return [event for event in self if isinstance(event, kinds)]
 
 
@@ -58,7 +56,7 @@ def facts():
 def test_without_a_sink_for_details_none_are_created(processors, make_worker):
     details = [kind for kind in vars(all_events).values() if isinstance(kind, type) and issubclass(kind, DetailEvent)]
     assert not any(map(observes, details))
-    seen: list[Event] = []
+    seen = []
     add_sink(seen.append)
     try:
         processors.register("ship")(lambda job: None).enqueue()
@@ -70,7 +68,7 @@ def test_without_a_sink_for_details_none_are_created(processors, make_worker):
 
 
 def test_a_sink_receives_only_the_details_that_it_asked_for(processors):
-    seen: list[Event] = []
+    seen = []
     add_sink(seen.append, ChainCreated)
     try:
         processors.register("ship")(lambda job: None).enqueue()
@@ -83,11 +81,11 @@ def test_a_sink_receives_only_the_details_that_it_asked_for(processors):
 
 def test_a_chain_from_its_creation_to_its_end(facts, processors, make_worker):
     @processors.register("pay")
-    def pay(job: RunningJob[Any]) -> Any:
+    def pay(job):
         return job.continue_with("ship")
 
     @processors.register("ship", queue="parcels")
-    def ship(job: RunningJob[Any]) -> None: ...
+    def ship(job): ...
 
     chain = pay.enqueue()
     worker = make_worker()
@@ -107,13 +105,13 @@ def test_a_chain_from_its_creation_to_its_end(facts, processors, make_worker):
     assert ended.seconds >= 0
 
 
-def operations(facts: Facts) -> set[str]:
+def operations(facts):
     return {event.operation for event in facts.of(OperationEnded)}
 
 
 def test_blockers(facts, processors, make_worker):
     @processors.register("ship")
-    def ship(job: RunningJob[Any]) -> None: ...
+    def ship(job): ...
 
     blocker = ship.enqueue()
     waiting = ship.enqueue(blockers=[blocker])
@@ -126,7 +124,7 @@ def test_blockers(facts, processors, make_worker):
 
 def test_interventions(facts, processors):
     @processors.register("ship")
-    def ship(job: RunningJob[Any]) -> None: ...
+    def ship(job): ...
 
     chain = ship.enqueue(delay=3600)
     chains.reschedule(chain, delay=60)
@@ -151,7 +149,7 @@ def test_interventions(facts, processors):
 
 def test_what_was_rolled_back_is_not_reported(facts, processors):
     @processors.register("ship")
-    def ship(job: RunningJob[Any]) -> None: ...
+    def ship(job): ...
 
     chain = ship.enqueue(delay=3600)
     facts.clear()
@@ -177,7 +175,7 @@ def test_the_life_of_a_worker(facts, processors, start_worker):
 
 def test_records_from_their_start_to_their_end(facts, processors, make_worker):
     @processors.records(Upload, queue="uploads")
-    def upload(record: Upload, run: RecordRun) -> None: ...
+    def upload(record, run): ...
 
     done, flagged = Upload.objects.create(), Upload.objects.create(cancel=True)
     make_worker().run_until_idle()
@@ -202,9 +200,9 @@ def test_a_record_that_is_cancelled_before_it_is_due(facts, processors, start_wo
 def test_the_hooks_of_a_record(facts, processors, start_worker):
     @processors.records(Upload)
     class Convert(RecordProcessor[Upload]):
-        def handle(self, record: Upload, run: RecordRun) -> None: ...
+        def handle(self, record, run): ...
 
-        def post_handle(self, record: Upload) -> None:
+        def post_handle(self, record):
             raise ValueError("no")
 
     Upload.objects.create()
@@ -233,7 +231,7 @@ def test_a_listener_that_loses_its_connection(facts, processors, start_worker):
 
 def test_leases_and_listeners(facts, processors, start_worker, store):
     @processors.register("ship", lease=3)
-    def ship(job: RunningJob[Any]) -> None:
+    def ship(job):
         job.signal.wait(20)
 
     ship.enqueue()

@@ -3,14 +3,13 @@
 import logging
 import socket
 import threading
-from collections.abc import Sequence
 
 import pytest
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExporter, SpanExportResult
 
 from django_jobchains.telemetry.otel import EXPORTER_LOGGERS, JobchainsInstrumentor
@@ -22,11 +21,10 @@ from tests.support.tracing import recording
 def closed_port():
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
-        port: int = bound.getsockname()[1]
-        return port
+        return bound.getsockname()[1]
 
 
-def failures(caplog: pytest.LogCaptureFixture, logger: str) -> int:
+def failures(caplog, logger):
     return sum(record.name == logger for record in caplog.records)
 
 
@@ -57,10 +55,10 @@ def test_an_exporter_logs_its_first_failure_only(closed_port, caplog):
 class Hanging(SpanExporter):
     """Waits for the answer of a collector."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.is_asked, self.is_answered = threading.Event(), threading.Event()
 
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+    def export(self, spans):
         self.is_asked.set()
         self.is_answered.wait(60)
         self.is_answered.set()

@@ -1,7 +1,6 @@
 """A worker that ends, or an attempt in a child process, waits for an export only for a limited time."""
 
 import threading
-from typing import Any
 
 import pytest
 
@@ -11,18 +10,18 @@ from django_jobchains.telemetry import tracing
 class Hanging:
     """A tracing system whose collector does not answer until the test ends."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.answered = threading.Event()
         self.calls = 0
 
-    def flush(self, seconds: float) -> None:
+    def flush(self, seconds):
         self.calls += 1
         self.answered.wait(60)
 
 
 @pytest.fixture
 def hanging(monkeypatch):
-    hanging: Any = Hanging()
+    hanging = Hanging()
     monkeypatch.setattr(tracing, "_tracing", hanging)
     monkeypatch.setattr(tracing, "_flushing", None)
     yield hanging

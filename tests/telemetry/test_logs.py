@@ -6,13 +6,12 @@ import logging
 import logging.config
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from opentelemetry.instrumentation.logging import LoggingInstrumentor
 
 from django_jobchains.middleware import LogContext
-from django_jobchains.processors import Processors, RunningJob
+from django_jobchains.processors import Processors
 from tests.support.attempts import committed
 from tests.support.tracing import trace_of
 
@@ -24,9 +23,9 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(), re.DOTALL | re.
 RECIPES = {name: block for name in NAMES for block in BLOCKS if name in block}
 
 
-def formatter_of(name: str) -> logging.Formatter:
+def formatter_of(name):
     """Return the formatter of the recipe in the guide."""
-    namespace: dict[str, Any] = {}
+    namespace = {}
     exec(RECIPES[name], namespace)
     if name == "JSONFormatter":
         return namespace["JSONFormatter"]()
@@ -40,7 +39,7 @@ def formatter_of(name: str) -> logging.Formatter:
 def written():
     stream, handlers = io.StringIO(), []
 
-    def write(name: str) -> io.StringIO:
+    def write(name):
         handler = logging.StreamHandler(stream)
         handler.setFormatter(formatter_of(name))
         logging.getLogger().addHandler(handler)
@@ -58,7 +57,7 @@ def test_a_recipe_writes_the_job_and_its_trace(written, name, recorded, registry
     registry.add(part)
 
     @part.register("ship")
-    def ship(job: RunningJob[Any]) -> None:
+    def ship(job):
         logging.getLogger("shop").error("packed %s", "a parcel")
 
     LoggingInstrumentor().instrument(tracer_provider=recorded.tracers, set_logging_format=True)

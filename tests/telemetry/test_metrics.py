@@ -2,23 +2,19 @@
 
 import logging
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 from uuid import UUID
 
 import pytest
 from django.db import connection, transaction
 
 from django_jobchains import chains
-from django_jobchains.processors import RunningJob
-from django_jobchains.records import RecordProcessor, RecordRun
+from django_jobchains.records import RecordProcessor
 from django_jobchains.telemetry import events, names, probes, report
 from django_jobchains.telemetry.events import AttemptEnded, BlockedJobsSwept, ChainEnded, Event, RecordHookEnded
 from django_jobchains.telemetry.otel import metrics, register_gauges
 from tests.records.models import Upload
 from tests.support.attempts import committed
-from tests.support.tracing import Recorded
 from tests.support.waiting import until
 
 pytestmark = committed
@@ -34,7 +30,7 @@ TYPE, QUEUE, OUTCOME, ERROR = (
 #: The id of a job.
 A = UUID(int=0)
 #: The unit, the kind, and the attributes of each metric.
-EXPECTED: dict[str, tuple[str, str, set[str]]] = {
+EXPECTED = {
     "messaging.client.sent.messages": ("{message}", "Sum", {TYPE, QUEUE}),
     "messaging.client.consumed.messages": ("{message}", "Sum", {TYPE, QUEUE}),
     "messaging.process.duration": ("s", "Histogram", {TYPE, QUEUE, OUTCOME, ERROR}),
@@ -85,7 +81,7 @@ EXPECTED: dict[str, tuple[str, str, set[str]]] = {
 ONLY_ON_SERVERS = {"jobchains.database.oldest_transaction.age"}
 #: Each event with a counter, the name of its counter, and the attributes that it counts for. Several events may share
 #: a counter.
-COUNTED: list[tuple[Event, str, dict[str, str]]] = [
+COUNTED = [
     (
         events.JobCreated("", A, A, "ship", "mail", 0, False),
         "messaging.client.sent.messages",
@@ -170,7 +166,7 @@ def everything(_of_project, recorded, processors, start_worker, settings, add_wo
     release = threading.Event()
 
     @processors.register("ship")
-    def ship(job: RunningJob[Any]) -> Any:
+    def ship(job):
         if job.input == "fail":
             raise ValueError("no")
         if job.input == "lose":
@@ -181,9 +177,9 @@ def everything(_of_project, recorded, processors, start_worker, settings, add_wo
 
     @processors.records(Upload)
     class Convert(RecordProcessor[Upload]):
-        def pre_handle(self, record: Upload) -> None: ...
+        def pre_handle(self, record): ...
 
-        def handle(self, record: Upload, run: RecordRun) -> None: ...
+        def handle(self, record, run): ...
 
     Upload.objects.create()
     for what in ("end", "continue", "lose", "hang"):
@@ -208,25 +204,25 @@ class WithChildren:
 
     using = "default"
 
-    def slot_counts(self) -> list[probes.SlotCount]:
+    def slot_counts(self):
         return []
 
-    def slot_peaks(self) -> dict[str, int]:
+    def slot_peaks(self):
         return {}
 
-    def pool_counts(self) -> list[probes.PoolCount]:
+    def pool_counts(self):
         return [probes.PoolCount("process", "images", idle=1, busy=3, waiting=2, memory_bytes=1000)]
 
-    def notifier_state(self) -> probes.NotifierState:
+    def notifier_state(self):
         return probes.NotifierState("Redis", True)
 
 
-def expected_names() -> set[str]:
+def expected_names():
     return EXPECTED.keys() - (ONLY_ON_SERVERS if connection.vendor == "sqlite" else set())
 
 
 @contextmanager
-def open_transaction() -> Iterator[None]:
+def open_transaction():
     """Hold a transaction open, whose age is a metric. On SQLite, it would delay the worker."""
     if connection.vendor == "sqlite":
         yield
@@ -236,11 +232,11 @@ def open_transaction() -> Iterator[None]:
         yield
 
 
-def worker_id() -> Any:
+def worker_id():
     return "00000000-0000-0000-0000-000000000000"
 
 
-def outcomes(recorded: Recorded) -> set[str]:
+def outcomes(recorded):
     return {attributes[OUTCOME] for attributes, _ in recorded.values("jobchains.attempt.ended")}
 
 
@@ -284,13 +280,13 @@ def test_the_values_of_an_attribute_are_limited(recorded, monkeypatch):
 
 def test_what_is_counted(recorded, processors, start_worker):
     @processors.register("pay")
-    def pay(job: RunningJob[Any]) -> Any:
+    def pay(job):
         if job.attempt == 1:
             raise ValueError("no")
         return job.continue_with("ship")
 
     @processors.register("ship")
-    def ship(job: RunningJob[Any]) -> None: ...
+    def ship(job): ...
 
     pay.enqueue()
     start_worker()
@@ -345,7 +341,7 @@ def test_a_record_that_lost_its_lease_counts_when_it_is_abandoned(recorded):
 
 def test_a_chain_that_is_cancelled_without_a_worker_counts(recorded, processors):
     @processors.register("ship")
-    def ship(job: RunningJob[Any]) -> None: ...
+    def ship(job): ...
 
     chains.cancel(ship.enqueue())
     assert recorded.values("jobchains.chain.duration") == [
@@ -358,7 +354,7 @@ def test_a_chain_that_is_cancelled_without_a_worker_counts(recorded, processors)
 
 def test_gauges_about_queues_come_from_workers_and_from_processes_that_register_them(recorded, processors):
     @processors.register("ship", queue="parcels")
-    def ship(job: RunningJob[Any]) -> None: ...
+    def ship(job): ...
 
     ship.enqueue()
     ship.enqueue(delay=60)
@@ -378,10 +374,10 @@ def test_gauges_about_queues_come_from_workers_and_from_processes_that_register_
 
 def test_the_most_slots_in_use_since_the_last_collection_are_reported(recorded, processors, start_worker):
     @processors.register("ship")
-    def ship(job: RunningJob[Any]) -> None: ...
+    def ship(job): ...
 
     @processors.register("sail")
-    async def sail(job: RunningJob[Any]) -> None: ...
+    async def sail(job): ...
 
     start_worker()
     chains.wait(ship.enqueue(), 60)
@@ -406,7 +402,7 @@ def test_the_child_processes_of_all_workers_are_added_up(recorded, add_worker):
 def test_the_figures_are_read_once_in_ten_seconds(monkeypatch):
     reads = []
 
-    def measure(using: str | None) -> list[probes.Measurement]:
+    def measure(using):
         reads.append(1)
         return [MEASUREMENT]
 
@@ -421,7 +417,7 @@ def test_the_figures_are_read_once_in_ten_seconds(monkeypatch):
 def test_a_database_that_does_not_answer_delays_no_reader(monkeypatch):
     hangs, ends = threading.Event(), threading.Event()
 
-    def measure(using: str | None) -> list[probes.Measurement]:
+    def measure(using):
         hangs.set()
         ends.wait(60)
         return [MEASUREMENT]
@@ -439,7 +435,7 @@ def test_stranded_jobs_stay_visible_although_the_sweep_that_found_them_unblocked
     recorded, processors, start_worker
 ):
     @processors.register("ship")
-    def ship(job: RunningJob[Any]) -> None: ...
+    def ship(job): ...
 
     start_worker()
     report(BlockedJobsSwept("w", 2, ()))
@@ -451,7 +447,7 @@ def test_stranded_jobs_stay_visible_although_the_sweep_that_found_them_unblocked
 
 
 class Clock:
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch):
         self.now = 100.5
         monkeypatch.setattr(metrics.time, "monotonic", lambda: self.now)
 
@@ -464,7 +460,7 @@ def clock(monkeypatch):
 LIMIT = metrics.MAX_RECORDS_PER_SECOND
 
 
-def tally() -> metrics.Tally:
+def tally():
     return metrics.Tally(lambda counts: None)
 
 

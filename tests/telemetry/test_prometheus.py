@@ -6,16 +6,13 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from django.db import connection
 from prometheus_client.parser import text_string_to_metric_families
 
 from django_jobchains import chains
-from django_jobchains.processors import RunningJob
 from django_jobchains.telemetry import names, report
 from django_jobchains.telemetry.otel.prometheus import MergedMetrics, ProcessMetrics, family_name
 from django_jobchains.worker import health_server
@@ -38,7 +35,7 @@ def metrics():
     metrics.close()
 
 
-def scrape(port: int) -> tuple[int, str]:
+def scrape(port):
     request = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     try:
         request.request("GET", "/metrics")
@@ -48,20 +45,20 @@ def scrape(port: int) -> tuple[int, str]:
         request.close()
 
 
-def value(text: str, name: str, **labels: str) -> float:
+def value(text, name, **labels):
     """Return the sum of a sample over all other labels."""
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     return sum(sample.value for sample in samples if sample.name == name and labels.items() <= sample.labels.items())
 
 
-def completed(port: int) -> float:
+def completed(port):
     return value(scrape(port)[1], "jobchains_attempt_ended_total", jobchains_job_outcome="completed")
 
 
 @committed
 def test_a_worker_serves_what_it_counted(metrics, processors, start_worker):
     @processors.register("ship")
-    def ship(job: RunningJob[Any]) -> None: ...
+    def ship(job): ...
 
     chains.enqueue_many([ship.item() for _ in range(3)])
     worker = start_worker()
@@ -79,7 +76,7 @@ def test_a_worker_serves_what_it_counted(metrics, processors, start_worker):
 
 @pytest.mark.parametrize("broken", [None, RuntimeError("no")])
 def test_without_metrics_the_health_port_still_answers(broken):
-    def fail() -> str:
+    def fail():
         assert broken is not None
         raise broken
 
@@ -113,7 +110,7 @@ def test_the_processes_of_a_supervisor_are_merged_and_those_that_ended_still_cou
     assert "Traceback" not in process.output
 
 
-def exposition(count: int, jobs: int, slots: int) -> str:
+def exposition(count, jobs, slots):
     return f"""# TYPE jobchains_attempt_ended counter
 jobchains_attempt_ended_total{{jobchains_job_outcome="completed"}} {count}
 # TYPE jobchains_queue_jobs gauge
@@ -164,7 +161,7 @@ def exported():
     return samples, labels
 
 
-def expressions() -> Iterator[str]:
+def expressions():
     dashboard = json.loads((MONITORING / "grafana-dashboard.json").read_text())
     for panel in dashboard["panels"]:
         yield from (target["expr"] for target in panel["targets"])
@@ -215,7 +212,7 @@ def test_every_alert_has_a_summary_and_a_severity():
 @committed
 def test_the_names_in_a_real_scrape_are_those_that_are_checked(metrics, processors, start_worker, add_worker, exported):
     @processors.register("ship")
-    def ship(job: RunningJob[Any]) -> None:
+    def ship(job):
         if job.input:
             raise ValueError("no")
 

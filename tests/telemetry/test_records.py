@@ -8,11 +8,11 @@ from django.db import connection
 from django.utils import timezone
 from opentelemetry.trace import SpanKind, StatusCode
 
-from django_jobchains.records import RecordProcessor, RecordRun
+from django_jobchains.records import RecordProcessor
 from django_jobchains.telemetry.otel import register_gauges
 from tests.records.models import Export, Upload
 from tests.support.attempts import committed
-from tests.support.tracing import Recorded, id_of, parent_of
+from tests.support.tracing import id_of, parent_of
 from tests.support.waiting import until
 
 pytestmark = committed
@@ -27,7 +27,7 @@ TYPE, QUEUE, OUTCOME, ERROR = (
 
 def test_an_attempt_at_a_record_has_a_span(recorded, processors, make_worker):
     @processors.records(Upload, queue="uploads")
-    def upload(record: Upload, run: RecordRun) -> None:
+    def upload(record, run):
         with run.complete(), recorded.tracer.start_as_current_span("inside"):
             pass
 
@@ -53,7 +53,7 @@ def test_an_attempt_at_a_record_has_a_span(recorded, processors, make_worker):
 
 def test_metrics_count_the_attempts_by_their_outcomes(recorded, processors, make_worker):
     @processors.records(Upload, max_attempts=1)
-    def upload(record: Upload, run: RecordRun) -> None:
+    def upload(record, run):
         if run.attempt == 1 and not record.num_failures:
             raise ValueError("password=hunter2")
 
@@ -71,7 +71,7 @@ def test_metrics_count_the_attempts_by_their_outcomes(recorded, processors, make
 
 def test_an_attempt_that_lost_its_record_says_so(recorded, processors, make_worker):
     @processors.records(Upload)
-    def upload(record: Upload, run: RecordRun) -> None:
+    def upload(record, run):
         Upload.objects.all().delete()
         with run.complete():
             pass
@@ -91,13 +91,13 @@ HOUR = timedelta(hours=1)
 def test_hooks_and_the_wait_for_the_first_attempt_are_measured(recorded, processors, make_worker):
     @processors.records(Upload, max_attempts=2, retry_after=0)
     class Convert(RecordProcessor[Upload]):
-        def pre_handle(self, record: Upload) -> None:
+        def pre_handle(self, record):
             if not record.num_failures:
                 raise ValueError("no")
 
-        def handle(self, record: Upload, run: RecordRun) -> None: ...
+        def handle(self, record, run): ...
 
-        def post_handle(self, record: Upload) -> None: ...
+        def post_handle(self, record): ...
 
     Upload.objects.create(queued_at=timezone.now() - 2 * HOUR, process_after=timezone.now() - HOUR)
     make_worker().run_until_idle()
@@ -124,7 +124,7 @@ def test_operations_are_measured(recorded, processors, start_worker, settings):
     settings.JOBCHAINS = {"REAP_SECONDS": 0.05}
 
     @processors.records(Upload, stalled_after=60, heartbeat_every=0.05)
-    def upload(record: Upload, run: RecordRun) -> None:
+    def upload(record, run):
         until(lambda: "record_heartbeat" in operations(recorded))
 
     Upload.objects.create()
@@ -132,7 +132,7 @@ def test_operations_are_measured(recorded, processors, start_worker, settings):
     until(lambda: {"record_dequeue", "record_heartbeat", "record_end", "record_reset"} <= operations(recorded))
 
 
-def operations(recorded: Recorded) -> set[str]:
+def operations(recorded):
     """The operations on records of the type."""
     found = recorded.values("messaging.client.operation.duration")
     return {each["messaging.operation.name"] for each, _ in found if each.get(TYPE) == "records.upload"}
@@ -142,12 +142,12 @@ def test_the_most_handlers_at_once_are_reported_by_type(recorded, processors, ma
     together = threading.Barrier(2)
 
     @processors.records(Upload)
-    def upload(record: Upload, run: RecordRun) -> None:
+    def upload(record, run):
         if record.pk in pair:
             together.wait(60)
 
     @processors.records(Export)
-    async def export(record: Export, run: RecordRun) -> None: ...
+    async def export(record, run): ...
 
     pair = [Upload.objects.create().pk for _ in range(2)]
     Upload.objects.create()
@@ -163,15 +163,15 @@ def test_hooks_are_not_handlers_that_run_at_once(recorded, processors, make_work
 
     @processors.records(Upload)
     class Convert(RecordProcessor[Upload]):
-        def pre_handle(self, record: Upload) -> None:
+        def pre_handle(self, record):
             if record == second:
                 is_in_hook.wait(60)
 
-        def handle(self, record: Upload, run: RecordRun) -> None:
+        def handle(self, record, run):
             if record == second:
                 is_handled.set()
 
-        def post_handle(self, record: Upload) -> None:
+        def post_handle(self, record):
             if record == first:
                 is_in_hook.set()
                 is_handled.wait(60)
@@ -182,7 +182,7 @@ def test_hooks_are_not_handlers_that_run_at_once(recorded, processors, make_work
     assert peaks(recorded)["records.upload"] == 1
 
 
-def peaks(recorded: Recorded) -> dict[str, int]:
+def peaks(recorded):
     found = {attributes[TYPE]: peak for attributes, peak in recorded.values("jobchains.record.handlers.peak")}
     return {name: found[name] for name in ("records.upload", "records.export") if name in found}
 

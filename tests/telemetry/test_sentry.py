@@ -1,6 +1,5 @@
 """Errors of jobs and records in Sentry: once, when the job or record ends as failed, with the scope of the attempt."""
 
-from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -11,8 +10,7 @@ from django_jobchains import chains
 from django_jobchains.contrib import sentry as contrib
 from django_jobchains.contrib.sentry import SentryMiddleware
 from django_jobchains.pools import RemoteError
-from django_jobchains.processors import Backoff, Batch, Processors, Registry, RescheduleJob, RunningJob
-from django_jobchains.records import RecordRun
+from django_jobchains.processors import Backoff, Processors, RescheduleJob
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import AttemptEnded
 from tests.records.models import Upload
@@ -26,11 +24,11 @@ SECRET = "c4n4ry"
 class Kept(Transport):
     """A transport that keeps the events instead of sending them."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.events: list[dict[str, Any]] = []
+        self.events = []
 
-    def capture_envelope(self, envelope: Any) -> None:
+    def capture_envelope(self, envelope):
         if (event := envelope.get_event()) is not None:
             self.events.append(event)
 
@@ -44,7 +42,7 @@ def sent():
     sentry_sdk.init()
 
 
-def slice_of(registry: Registry, **options: Any) -> Processors:
+def slice_of(registry, **options):
     part = Processors(middleware=[SentryMiddleware(**options)], backoff=Backoff(0.02, 1, 0.02, 0))
     registry.add(part)
     return part
@@ -52,7 +50,7 @@ def slice_of(registry: Registry, **options: Any) -> Processors:
 
 def test_a_job_that_ends_as_failed_is_sent_once(sent, registry, make_worker):
     @slice_of(registry).register("ship", queue="parcels")
-    def ship(job: RunningJob[Any]) -> None:
+    def ship(job):
         sentry_sdk.set_tag("order", "7")
         raise ValueError(f"password={SECRET}")
 
@@ -71,7 +69,7 @@ def test_a_job_that_ends_as_failed_is_sent_once(sent, registry, make_worker):
 
 def test_retries_are_sent_on_request(sent, registry, make_worker):
     @slice_of(registry, capture_retries=True).register("ship")
-    def ship(job: RunningJob[Any]) -> None:
+    def ship(job):
         if job.attempt == 1:
             raise ValueError("no")
 
@@ -84,7 +82,7 @@ def test_what_was_to_be_expected_is_not_sent(sent, registry, make_worker):
     part = slice_of(registry)
 
     @part.register("ship")
-    def ship(job: RunningJob[Any]) -> None:
+    def ship(job):
         if job.input == "reschedule" and job.attempt == 1:
             raise RescheduleJob(delay=0)
         if job.input == "cancel":
@@ -103,7 +101,7 @@ def test_what_was_to_be_expected_is_not_sent(sent, registry, make_worker):
 
 def test_each_failed_job_of_a_batch_is_sent(sent, registry, make_worker):
     @slice_of(registry).register("ship", batch_limit=10)
-    def ship(batch: Batch[Any]) -> None:
+    def ship(batch):
         for job in batch:
             if job.input:
                 job.retry(ValueError("no"))
@@ -135,7 +133,7 @@ def test_error_of_a_child_process_is_sent_by_its_worker(sent):
 
 def test_a_record_that_ends_as_failed_is_sent_once(sent, registry, make_worker):
     @slice_of(registry).records(Upload, queue="uploads", retry_after=0.01, max_attempts=2)
-    def convert(upload: Upload, run: RecordRun) -> None:
+    def convert(upload, run):
         sentry_sdk.set_tag("size", upload.size)
         raise ValueError(f"password={SECRET}")
 
@@ -155,7 +153,7 @@ def test_a_record_that_ends_as_failed_is_sent_once(sent, registry, make_worker):
 
 def test_errored_records_are_sent_on_request(sent, registry, make_worker):
     @slice_of(registry, capture_retries=True).records(Upload)
-    def convert(upload: Upload, run: RecordRun) -> None:
+    def convert(upload, run):
         raise ValueError("no")
 
     Upload.objects.create()

@@ -1,19 +1,16 @@
 """A chain is one trace, from its enqueue to its last attempt."""
 
-from typing import Any
-
 import pytest
 from asgiref.sync import async_to_sync
 from django.db import transaction
 from opentelemetry import baggage
 from opentelemetry.context import attach, detach
-from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased, Sampler, SamplingResult
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased, Sampler
 from opentelemetry.trace import SpanKind, StatusCode
 
 from django_jobchains import chains, context
 from django_jobchains.models import Job
-from django_jobchains.processors import Batch, Deduplicate, RescheduleJob, RunningJob
+from django_jobchains.processors import Deduplicate, RescheduleJob
 from django_jobchains.telemetry.otel import JobchainsInstrumentor
 from tests.support.attempts import committed
 from tests.support.tracing import Recorded, id_of, parent_of, recording, trace_of
@@ -23,7 +20,7 @@ pytestmark = committed
 
 def test_an_attempt_is_a_child_of_what_enqueued_it(recorded, processors, make_worker):
     @processors.register("ship", queue="parcels")
-    def ship(job: RunningJob[Any]) -> None:
+    def ship(job):
         with recorded.tracer.start_as_current_span("inside"):
             pass
 
@@ -59,11 +56,11 @@ def test_an_attempt_is_a_child_of_what_enqueued_it(recorded, processors, make_wo
 
 def test_a_continuation_is_a_child_of_the_attempt_that_continues(recorded, processors, make_worker):
     @processors.register("pay")
-    def pay(job: RunningJob[Any]) -> Any:
+    def pay(job):
         return job.continue_with("ship")
 
     @processors.register("ship")
-    def ship(job: RunningJob[Any]) -> None: ...
+    def ship(job): ...
 
     pay.enqueue()
     make_worker().run_until_idle()
@@ -75,14 +72,14 @@ def test_a_continuation_is_a_child_of_the_attempt_that_continues(recorded, proce
 
 def test_phases_are_children_of_the_attempt_and_parents_of_what_happens_in_them(recorded, processors, make_worker):
     @processors.register("pay")
-    def pay(job: RunningJob[Any]) -> Any:
+    def pay(job):
         with job.prepare(), recorded.tracer.start_as_current_span("preparing"):
             pass
         with job.complete():
             return job.continue_with("ship")
 
     @processors.register("ship")
-    def ship(job: RunningJob[Any]) -> None: ...
+    def ship(job): ...
 
     pay.enqueue()
     make_worker().run_until_idle()
@@ -94,13 +91,13 @@ def test_phases_are_children_of_the_attempt_and_parents_of_what_happens_in_them(
 
 def test_an_async_handler_and_its_phases_are_inside_the_attempt(recorded, processors, make_worker):
     @processors.register("fetch")
-    async def fetch(job: RunningJob[Any]) -> Any:
+    async def fetch(job):
         with recorded.tracer.start_as_current_span("inside"):
             await job.acomplete(lambda: recorded.tracer.start_span("on a thread").end())
         return job.continue_with("ship")
 
     @processors.register("ship")
-    async def ship(job: RunningJob[Any]) -> None: ...
+    async def ship(job): ...
 
     fetch.enqueue()
     make_worker().run_until_idle()
@@ -116,7 +113,7 @@ def test_a_batch_has_a_span_for_its_handler_and_one_for_each_job_in_the_trace_of
     recorded, processors, make_worker
 ):
     @processors.register("mail", batch_limit=10)
-    def mail(batch: Batch[Any]) -> None:
+    def mail(batch):
         with recorded.tracer.start_as_current_span("inside"):
             batch[0].finish(None)
             batch[1].retry()
@@ -142,7 +139,7 @@ def test_with_links_each_attempt_is_a_trace_of_its_own(recorded, processors, mak
     settings.JOBCHAINS = {"TRACE_PROPAGATION": "link"}
 
     @processors.register("ship")
-    def ship(job: RunningJob[Any]) -> None: ...
+    def ship(job): ...
 
     with recorded.tracer.start_as_current_span("view"):
         ship.enqueue()
@@ -155,10 +152,10 @@ def test_with_links_each_attempt_is_a_trace_of_its_own(recorded, processors, mak
 
 def test_an_attempt_is_linked_to_the_blockers_it_waited_for(recorded, processors, make_worker):
     @processors.register("part")
-    def part(job: RunningJob[Any]) -> None: ...
+    def part(job): ...
 
     @processors.register("whole")
-    def whole(job: RunningJob[Any]) -> None: ...
+    def whole(job): ...
 
     whole.enqueue(blockers=[part.enqueue(), part.enqueue()])
     make_worker().run_until_idle()
@@ -168,7 +165,7 @@ def test_an_attempt_is_linked_to_the_blockers_it_waited_for(recorded, processors
 
 def test_a_completion_without_a_worker_is_a_child_of_the_caller_with_a_link(recorded, processors):
     @processors.register("ship")
-    def ship(job: RunningJob[Any]) -> None: ...
+    def ship(job): ...
 
     chain = ship.enqueue()
     with recorded.tracer.start_as_current_span("webhook"), chains.current_job(chain) as current:
@@ -182,7 +179,7 @@ def test_a_completion_without_a_worker_is_a_child_of_the_caller_with_a_link(reco
 
 def test_a_completion_in_a_savepoint_that_is_rolled_back_exports_nothing(recorded, processors):
     @processors.register("ship")
-    def ship(job: RunningJob[Any]) -> None: ...
+    def ship(job): ...
 
     with chains.current_job(ship.enqueue()) as current, pytest.raises(ZeroDivisionError), transaction.atomic():
         current.continue_with(ship)
@@ -193,7 +190,7 @@ def test_a_completion_in_a_savepoint_that_is_rolled_back_exports_nothing(recorde
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_wait_is_a_child_of_the_caller_with_a_link(recorded, processors, start_worker, is_async):
     @processors.register("ship")
-    def ship(job: RunningJob[Any]) -> str:
+    def ship(job):
         return "sent"
 
     chain = ship.enqueue()
@@ -211,10 +208,10 @@ def test_a_wait_is_a_child_of_the_caller_with_a_link(recorded, processors, start
 
 def test_what_was_rolled_back_exports_nothing(recorded, processors):
     @processors.register("ship")
-    def ship(job: RunningJob[Any]) -> None: ...
+    def ship(job): ...
 
     @processors.register("kept")
-    def kept(job: RunningJob[Any]) -> None: ...
+    def kept(job): ...
 
     with pytest.raises(ZeroDivisionError), transaction.atomic():
         ship.enqueue()
@@ -233,7 +230,7 @@ def test_what_was_rolled_back_exports_nothing(recorded, processors):
 
 def test_a_deduplicated_enqueue_exports_nothing(recorded, processors):
     @processors.register("ship")
-    def ship(job: RunningJob[Any]) -> None: ...
+    def ship(job): ...
 
     for _ in range(2):
         ship.enqueue(deduplicate=Deduplicate("key"))
@@ -242,7 +239,7 @@ def test_a_deduplicated_enqueue_exports_nothing(recorded, processors):
 
 def test_more_than_a_hundred_jobs_of_one_call_share_a_span(recorded, processors, make_worker):
     @processors.register("ship")
-    def ship(job: RunningJob[Any]) -> None: ...
+    def ship(job): ...
 
     chains.enqueue_many([ship.item() for _ in range(100)])
     assert len(recorded.all("send ship")) == 100
@@ -256,7 +253,7 @@ def test_more_than_a_hundred_jobs_of_one_call_share_a_span(recorded, processors,
 
 def test_a_failed_attempt_records_its_error_and_a_rescheduled_one_does_not(recorded, processors, make_worker):
     @processors.register("ship")
-    def ship(job: RunningJob[Any]) -> None:
+    def ship(job):
         if job.attempt == 1:
             raise RescheduleJob(delay=0)
         raise ValueError("password=hunter2")
@@ -276,7 +273,7 @@ def test_a_failed_attempt_records_its_error_and_a_rescheduled_one_does_not(recor
 
 def test_an_attempt_that_lost_its_lease_says_so_and_its_continuation_is_not_exported(recorded, processors, make_worker):
     @processors.register("ship")
-    def ship(job: RunningJob[Any]) -> Any:
+    def ship(job):
         chains.complete(job.chain_id)
         with job.complete():
             return job.continue_with("ship")
@@ -298,7 +295,7 @@ def test_an_attempt_that_lost_its_lease_says_so_and_its_continuation_is_not_expo
 
 def test_only_a_recorded_span_is_stored(processors):
     @processors.register("ship")
-    def ship(job: RunningJob[Any]) -> None: ...
+    def ship(job): ...
 
     with recording(sampler=ALWAYS_OFF):
         ship.enqueue()
@@ -314,13 +311,13 @@ def test_in_an_attempt_that_is_not_sampled_nothing_is(processors, make_worker, s
     settings.JOBCHAINS = {"TRACE_PROPAGATION": "link"}
 
     @processors.register("pay")
-    def pay(job: RunningJob[Any]) -> Any:
+    def pay(job):
         with job.prepare(), recorded.tracer.start_as_current_span("inside"):
             pass
         return job.continue_with("ship")
 
     @processors.register("ship", batch_limit=2)
-    def ship(batch: Batch[Any]) -> None:
+    def ship(batch):
         with batch.complete(), recorded.tracer.start_as_current_span("inside a batch"):
             batch[0].finish(None)
 
@@ -333,17 +330,17 @@ def test_in_an_attempt_that_is_not_sampled_nothing_is(processors, make_worker, s
 
 
 class NoAttempts(Sampler):
-    def should_sample(self, *args: Any, **kwargs: Any) -> SamplingResult:
+    def should_sample(self, *args, **kwargs):
         sampler = ALWAYS_OFF if kwargs["kind"] is SpanKind.CONSUMER else ALWAYS_ON
         return sampler.should_sample(*args, **kwargs)
 
-    def get_description(self) -> str:
+    def get_description(self):
         return "no attempts"
 
 
 def test_the_values_of_the_job_stay_beside_its_trace(recorded, processors):
     @processors.register("ship")
-    def ship(job: RunningJob[Any]) -> None: ...
+    def ship(job): ...
 
     values = {"tenant": "acme", "baggage": "2 bags", "tracelinks": ["x"]}
     with context.bound(**values):
@@ -358,10 +355,10 @@ def test_baggage_is_passed_on_when_asked_for(recorded, processors, make_worker, 
     seen = []
 
     @processors.register("ship")
-    def ship(job: RunningJob[Any]) -> None:
+    def ship(job):
         seen.append(baggage.get_baggage("user"))
 
-    def enqueue() -> None:
+    def enqueue():
         token = attach(baggage.set_baggage("user", "ada"))
         ship.enqueue()
         detach(token)
@@ -379,18 +376,18 @@ def test_baggage_is_passed_on_when_asked_for(recorded, processors, make_worker, 
 
 def test_tracing_that_fails_changes_no_outcome(processors, make_worker):
     class Broken(Sampler):
-        def should_sample(self, *args: Any, **kwargs: Any) -> Any:
+        def should_sample(self, *args, **kwargs):
             raise RuntimeError("broken sampler")
 
-        def get_description(self) -> str:
+        def get_description(self):
             return "broken"
 
     @processors.register("ship")
-    def ship(job: RunningJob[Any]) -> Any:
+    def ship(job):
         return job.continue_with("end")
 
     @processors.register("end", batch_limit=2)
-    def end(batch: Batch[Any]) -> None: ...
+    def end(batch): ...
 
     with recording(sampler=Broken()):
         chain = ship.enqueue()
@@ -400,7 +397,7 @@ def test_tracing_that_fails_changes_no_outcome(processors, make_worker):
 
 def test_nothing_is_recorded_after_uninstrument(processors, make_worker):
     @processors.register("ship")
-    def ship(job: RunningJob[Any]) -> None: ...
+    def ship(job): ...
 
     recorded, instrumentor = Recorded(), JobchainsInstrumentor()
     instrumentor.instrument(tracer_provider=recorded.tracers, meter_provider=recorded.meters)
@@ -412,9 +409,9 @@ def test_nothing_is_recorded_after_uninstrument(processors, make_worker):
     recorded.shutdown()
 
 
-def outcome_of(recorded: Recorded, type_name: str) -> object:
+def outcome_of(recorded, type_name):
     return (recorded.one(f"process {type_name}").attributes or {})["jobchains.job.outcome"]
 
 
-def job_id_of(span: ReadableSpan) -> str:
+def job_id_of(span):
     return str((span.attributes or {}).get("messaging.message.id"))

@@ -1,12 +1,9 @@
 """The testing kit runs batches like a worker."""
 
-from typing import Any
-
 import pytest
 
 from django_jobchains import chains
 from django_jobchains.models import Job
-from django_jobchains.processors import Batch
 from django_jobchains.testing import run_due_jobs
 
 pytestmark = pytest.mark.django_db
@@ -15,10 +12,10 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def sizes(processors):
     """Enqueue five jobs, and return the sizes of the batches that their handler receives."""
-    sizes: list[int] = []
+    sizes = []
 
     @processors.register("kit.batch", batch_limit=3)
-    def batch(jobs: Batch[Any]) -> None:
+    def batch(jobs):
         sizes.append(len(jobs))
         with jobs.complete():
             for job in jobs:

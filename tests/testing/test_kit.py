@@ -198,13 +198,13 @@ def test_rescheduled_jobs_can_be_tested(jobchains, processors):
 class InATestCase(TestCase):
     """A Django TestCase needs no fixture."""
 
-    def setUp(self) -> None:
+    def setUp(self):
         config = apps.get_app_config("django_jobchains")
         self.enterContext(patch.object(config, "registry", Registry()))
         config.registry.add(processors := Processors())
 
         @processors.register("tests.echo")
-        def echo(job: RunningJob[Any]) -> Any:
+        def echo(job):
             return job.input
 
     def test_it_works(self):

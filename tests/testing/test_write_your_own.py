@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 from django.db import connection
@@ -21,22 +20,22 @@ PAGE = Path(__file__).parents[2] / "docs" / "guides" / "write-your-own.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 
 
-def code(name: str) -> str:
+def code(name):
     """Return the code block that begins with this file name."""
     (block,) = re.findall(rf"^```python\n# {re.escape(name)}\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
     return str(block)
 
 
-def module(name: str) -> Any:
+def module(name):
     """Import the code block with this name."""
     found = sys.modules[name] = ModuleType(name)
     exec(compile(code(f"{name}.py"), f"{PAGE.name}: {name}.py", "exec"), found.__dict__)
     return found
 
 
-hints_in_a_file: Any = module("hints_in_a_file")
-stores: Any = module("stores")
-TestFileNotifier: Any = module("test_hints_in_a_file").TestFileNotifier
+hints_in_a_file = module("hints_in_a_file")
+stores = module("stores")
+TestFileNotifier = module("test_hints_in_a_file").TestFileNotifier
 TestFileNotifier.__module__ = __name__
 
 
