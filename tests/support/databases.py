@@ -81,3 +81,13 @@ def _migrate_in_memory() -> bytes:
     finally:
         drop_connection(connections["migrated"])
         del connections.settings["migrated"]
+
+
+@contextmanager
+def without_table(name: str) -> Iterator[None]:
+    """Rename a table for the time of the block."""
+    with connections["default"].cursor() as cursor:
+        cursor.execute(f"ALTER TABLE {name} RENAME TO elsewhere")
+    yield
+    with connections["default"].cursor() as cursor:
+        cursor.execute(f"ALTER TABLE elsewhere RENAME TO {name}")

@@ -1,5 +1,8 @@
 """The fixtures that tests of any folder may request. A folder may replace one of them."""
 
+import signal
+import threading
+
 import pytest
 from django.db import connection
 from django.db.models import F
@@ -83,6 +86,20 @@ def start_worker(make_worker):
 
 
 @pytest.fixture
+def gate(make_worker):
+    """An event that handlers wait for. It is set at the end of the test, before its workers are stopped."""
+    gate = threading.Event()
+    yield gate
+    gate.set()
+
+
+@pytest.fixture
+def quick(processors):
+    """A job type whose handler returns the number of the attempt."""
+    return processors.register("worker.quick")(lambda job: job.attempt)
+
+
+@pytest.fixture
 def short_lease(monkeypatch):
     """A lease that is renewed every 1.5 seconds, and that a thread which stops for several seconds does not lose."""
     monkeypatch.setattr("django_jobchains.worker.held_leases.RENEW_SHARE", 0.01)
@@ -101,6 +118,14 @@ def start_process(transactional_db, tmp_path):
     """Start worker processes."""
     with started_processes(tmp_path, {}) as start:
         yield start
+
+
+@pytest.fixture
+def heeded_hang_ups():
+    """Make processes that the test starts react to SIGHUP, even if the test run ignores it, as under ``nohup``."""
+    before = signal.signal(signal.SIGHUP, lambda number, frame: None)  # unlike SIG_IGN, a handler is not inherited
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture

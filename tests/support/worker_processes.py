@@ -1,8 +1,10 @@
 """Run ``run_jobworker`` in separate processes, on the test's database."""
 
+import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -70,6 +72,14 @@ class WorkerProcess:
         assert self.is_alive, self.output
         return self
 
+    def until_output(self, text: str, count: int = 1, seconds: float = 60) -> None:
+        until(lambda: self.output.count(text) >= count, seconds, lambda: self.output)
+
+    def until_working(self, count: int = 1) -> list[psutil.Process]:
+        """Wait until this many workers have started since the process began, and return those that run."""
+        self.until_output("Worker ", count)
+        return self.workers()
+
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
 
@@ -99,6 +109,34 @@ class WorkerProcess:
             return []
 
 
+def is_running(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def until_gone(processes: list[psutil.Process], seconds: float = 60) -> None:
+    until(lambda: not any(map(is_running, processes)), seconds, "processes still run")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def ask(port: int, path: str) -> tuple[int, dict[str, Any]]:
+    """Return the status and the body of a response of a health port."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+    finally:
+        connection.close()
+
+
 StartProcess = Callable[..., WorkerProcess]
 
 
@@ -107,14 +145,6 @@ def start_patient_process(transactional_db, tmp_path):
     """Start workers that may take long to stop, as on a busy machine, before they give up or are killed."""
     with started_processes(tmp_path, {"STOP_SECONDS": "15"}) as start:
         yield start
-
-
-@pytest.fixture
-def heeded_hang_ups():
-    """Make processes that the test starts react to SIGHUP, even if the test run ignores it, as under ``nohup``."""
-    before = signal.signal(signal.SIGHUP, lambda number, frame: None)  # unlike SIG_IGN, a handler is not inherited
-    yield
-    signal.signal(signal.SIGHUP, before)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from django_jobchains.models import Job
 from django_jobchains.store import Store, get_store
 from django_jobchains.telemetry import Event
 from django_jobchains.worker import Worker
@@ -23,6 +24,11 @@ class Events:
 
     def of(self, kind: type[Kind]) -> list[Kind]:
         return [event for event in self.all if isinstance(event, kind)]
+
+
+def completed(**filters: Any) -> int:
+    """Return the number of completed jobs."""
+    return Job.objects.with_status("completed").filter(**filters).count()
 
 
 def context_for(store: Store | None = None, **options: Any) -> WorkerContext:

@@ -21,8 +21,8 @@ from django_jobchains.worker.health_server import HealthServer
 from tests.support.attempts import committed
 from tests.support.waiting import until
 from tests.support.worker_app import jobs
+from tests.support.worker_processes import free_port
 from tests.telemetry.test_metrics import COUNTED, WithChildren
-from tests.worker.test_supervisor import free_port, until_working
 
 MONITORING = Path(__file__).parents[2] / "docs" / "monitoring"
 WELL = Health("mail:7:a", True, True, (), 10, 3)
@@ -95,7 +95,7 @@ def test_without_metrics_the_health_port_still_answers(broken):
 def test_the_processes_of_a_supervisor_are_merged_and_those_that_ended_still_count(start_process):
     port = free_port()
     process = start_process("--processes", "2", "--slots", "1", "--health-port", str(port))
-    until_working(process)
+    process.until_working(2)
     chains.enqueue_many([jobs.write.item(0.05) for _ in range(20)])
     until(lambda: completed(port) == 20, 30, lambda: scrape(port)[1])
     until(lambda: value(scrape(port)[1], "jobchains_worker_slots", jobchains_slot_kind="thread") == 2, 30)

@@ -1,9 +1,7 @@
 """``run_jobworker`` in this process: its output, its checks of options, and its exit codes."""
 
 import sys
-from collections.abc import Callable
 from io import StringIO
-from typing import Any
 
 import pytest
 from django.apps import apps
@@ -11,9 +9,8 @@ from django.core.management import CommandError, call_command
 
 from django_jobchains import chains
 from django_jobchains.models import Job
-from django_jobchains.processors import FailJob, RescheduleJob, RunningJob
-
-Run = Callable[..., str]
+from django_jobchains.processors import FailJob, RescheduleJob
+from tests.support.workers import completed
 
 
 @pytest.fixture
@@ -22,7 +19,7 @@ def run(registry, monkeypatch):
     monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
     interval = sys.getswitchinterval()
 
-    def run(*arguments: str, **options: Any) -> str:
+    def run(*arguments, **options):
         out = StringIO()
         call_command("run_jobworker", *arguments, stdout=out, **{"burst": True, "no_color": True, **options})
         return out.getvalue()
@@ -34,77 +31,61 @@ def run(registry, monkeypatch):
 @pytest.fixture
 def greet(processors):
     @processors.register("worker.greet")
-    def greet(job: RunningJob[str]) -> str:
+    def greet(job):
         if job.input == "fail":
-            raise FailJob("no more greetings")
+            raise FailJob("no more \x1b]0;owned\x07\x1b[31mred\r\x00\u202e\x9b2J greetings")
         if job.input == "later":
             raise RescheduleJob(delay=3600)
-        return f"hello {job.input}"
+        return job.continue_with("worker.then") if job.input == "go on" else f"hello {job.input}"
 
+    processors.register("worker.then")(lambda job: None)
     return greet
 
 
-def completed() -> int:
-    return Job.objects.with_status("completed").count()
+def failing(store, monkeypatch, *errors):
+    """Let the first claims raise these errors."""
+    claim, errors = store.jobs.claim, list(errors)
+
+    def failing(*args, **kwargs):
+        if errors:
+            raise errors.pop(0)
+        return claim(*args, **kwargs)
+
+    monkeypatch.setattr(store.jobs, "claim", failing)
 
 
-def test_verbosity_0_shows_nothing_while_the_worker_is_healthy(greet, run):
+def test_verbosity_0_shows_only_problems_of_the_worker(greet, run, store, monkeypatch):
     for word in ("world", "fail", "later"):
         greet.enqueue(word)
     assert run(verbosity=0) == ""
-    assert completed() == 1
-
-
-def test_verbosity_0_shows_problems_of_the_worker(greet, run, store, monkeypatch):
-    claim, errors = store.jobs.claim, [ValueError("a bug\x1b[2J\r\nin the claim")]
-
-    def failing_once(*args: Any, **kwargs: Any) -> Any:
-        if errors:
-            raise errors.pop()
-        return claim(*args, **kwargs)
-
-    monkeypatch.setattr(store.jobs, "claim", failing_once)
+    failing(store, monkeypatch, ValueError("a bug\x1b[2J\r\nin the claim"))
     greet.enqueue("world")
     output = run(verbosity=0)
     assert "jobchains-claim-loop" in output
     assert "a bug" in output
     assert "\x1b" not in output
-    assert completed() == 1
+    assert completed() == 2
 
 
 def test_verbosity_1_shows_start_failures_and_totals(greet, run):
-    ids = {word: greet.enqueue(word).id for word in ("world", "fail", "later")}
+    ids = {word: str(greet.enqueue(word).id) for word in ("world", "fail", "later")}
     output = run("--queue", "default", "--slots", "3", "--name", "mail", verbosity=1)
     first, *middle, last = output.splitlines()
     assert first.startswith("Worker mail:")
     assert "3 slots" in first
     assert "worker.greet" in first
     assert "Stopped: 1 completed · 1 failed · 1 rescheduled." in last
-    assert any(str(ids["fail"]) in line and "no more greetings" in line for line in middle)
-    assert not any(str(ids["later"]) in line for line in middle), "rescheduling is not a failure"
-    assert str(ids["world"]) not in output
-
-
-def test_verbosity_2_shows_each_job_and_how_its_chain_continues(processors, run):
-    processors.register("worker.first")(lambda job: job.continue_with("worker.second"))
-    processors.register("worker.second")(lambda job: None)
-    enqueued = [chains.enqueue(processors.by_name["worker.first"].job_type) for _ in range(2)]
-    lines = run(verbosity=2).splitlines()
-    assert sum("→ worker.second" in line for line in lines) == 2
-    assert all(sum(str(chain.id) in line for line in lines) >= 1 for chain in enqueued)
-
-
-def test_error_text_cannot_drive_the_terminal(processors, run):
-    evil = "\x1b]0;owned\x07\x1b[31mred\r\x00\u202e\x9b2J"
-
-    @processors.register("worker.evil", max_attempts=1)
-    def evil_job(job: RunningJob[None]) -> None:
-        raise ValueError(evil)
-
-    evil_job.enqueue()
-    output = run(verbosity=2)
-    assert "ValueError" in output
+    assert any(ids["fail"] in line and "no more" in line for line in middle)
+    assert not any(ids["later"] in line for line in middle), "rescheduling is not a failure"
+    assert ids["world"] not in output
     assert all(letter.isprintable() or letter == "\n" for letter in output)
+
+
+def test_verbosity_2_shows_each_job_and_how_its_chain_continues(greet, run):
+    enqueued = [greet.enqueue("go on") for _ in range(2)]
+    lines = run(verbosity=2).splitlines()
+    assert sum("→ worker.then" in line for line in lines) == 2
+    assert all(any(str(chain.id) in line for line in lines) for chain in enqueued)
 
 
 @pytest.mark.parametrize(
@@ -148,11 +129,8 @@ def test_queues_types_and_max_jobs_are_passed_to_the_worker(greet, processors, r
 
 
 def test_worker_that_gives_up_exits_with_code_1(greet, run, store, monkeypatch):
-    def bug(*args: Any, **kwargs: Any) -> Any:
-        raise ValueError("a bug")
-
     monkeypatch.setattr("django_jobchains.worker.threads.LAST_WAIT_SECONDS", 0.01)
-    monkeypatch.setattr(store.jobs, "claim", bug)
+    failing(store, monkeypatch, *[ValueError("a bug")] * 20)
     with pytest.raises(SystemExit) as caught:
         run()
     assert caught.value.code == 1

@@ -2,19 +2,18 @@
 
 import sqlite3
 import threading
-from typing import Any
 
+import psycopg
 import pytest
 from django.db import connection, connections
-from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
 from django_jobchains import chains
 from django_jobchains.models import Job
-from django_jobchains.processors import RunningJob
 from tests.shop.models import Effect
 from tests.support.statements import statements_of_others
-from tests.support.waiting import until, until_completed
+from tests.support.waiting import stays, until, until_completed
+from tests.support.workers import completed
 
 SLOTS = 4
 #: The connections for claims, results, reaper and keeper, and those of a vendor's listener.
@@ -23,30 +22,30 @@ OTHER_CONNECTIONS = 6
 
 @pytest.fixture
 def recording(processors):
-    """A handler that uses the slot's connection and records the thread's name."""
+    """A type whose handler uses the slot's connection and records the thread's name."""
 
     @processors.register("worker.noting")
-    def recording(job: RunningJob[Any]) -> None:
+    def recording(job):
         Effect.objects.create(job_id=job.id, label=threading.current_thread().name)
 
     return recording
 
 
-class Opened:
-    """Records the driver's connections that Django opens."""
+@pytest.fixture
+def opened():
+    """The driver's connections that Django opens."""
+    connection.ensure_connection()
+    opened = []
 
-    def __init__(self) -> None:
-        self.all: list[Any] = []
+    def watch(connection, **kwargs):
+        opened.append(connection.connection)
 
-    def watch(self, connection: BaseDatabaseWrapper, **kwargs: Any) -> None:
-        self.all.append(connection.connection)
-
-    @property
-    def still_open(self) -> int:
-        return sum(map(_is_open, self.all))
+    connection_created.connect(watch)
+    yield opened
+    connection_created.disconnect(watch)
 
 
-def _is_open(raw: Any) -> bool:
+def is_open(raw):
     if not isinstance(raw, sqlite3.Connection):
         return not raw.closed
     try:
@@ -56,54 +55,29 @@ def _is_open(raw: Any) -> bool:
     return True
 
 
-@pytest.fixture
-def opened():
-    connection.ensure_connection()
-    opened = Opened()
-    connection_created.connect(opened.watch)
-    yield opened
-    connection_created.disconnect(opened.watch)
-
-
-def sessions() -> int:
+def sessions():
     """Return the number of the server's sessions in the test's database; 0 on SQLite."""
     if connection.vendor == "sqlite":
         return 0
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")
-        return int(cursor.fetchone()[0])
-
-
-def worker_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("jobchains-")]
-
-
-def completed() -> int:
-    return Job.objects.with_status("completed").count()
+        return cursor.fetchone()[0]
 
 
 def test_stopped_worker_leaves_no_connection_and_no_thread(recording, start_worker, opened):
-    before = set(threading.enumerate())
-    sessions_before = sessions()
+    before, sessions_before = set(threading.enumerate()), sessions()
     worker = start_worker(slots=SLOTS)
     chains.enqueue_many([recording.item() for _ in range(50)])
     until(lambda: completed() == 50)
-    assert opened.still_open >= SLOTS
+    started = {thread.name for thread in set(threading.enumerate()) - before}
+    assert started >= {f"jobchains-slot-{number}" for number in range(1, SLOTS + 1)}
+    assert all(name.startswith("jobchains-") for name in started)
+    assert all(effect.label.startswith("jobchains-slot-") for effect in Effect.objects.all())
+    assert sum(map(is_open, opened)) >= SLOTS
     worker.stop()
-    until(lambda: opened.still_open == 0)
+    until(lambda: not any(map(is_open, opened)))
     until(lambda: set(threading.enumerate()) <= before)
     until(lambda: sessions() == sessions_before, what=sessions)
-
-
-def test_threads_have_descriptive_names(recording, start_worker):
-    before = set(threading.enumerate())
-    start_worker(slots=SLOTS)
-    recording.enqueue()
-    until(lambda: completed() == 1)
-    started = set(threading.enumerate()) - before
-    assert {f"jobchains-slot-{number}" for number in range(1, SLOTS + 1)} <= set(worker_threads())
-    assert all(thread.name.startswith("jobchains-") for thread in started)
-    assert Effect.objects.get().label.startswith("jobchains-slot-")
 
 
 def test_connections_are_kept_between_attempts(recording, start_worker):
@@ -115,10 +89,28 @@ def test_connections_are_kept_between_attempts(recording, start_worker):
         assert statements.connections <= SLOTS + OTHER_CONNECTIONS
 
 
+def test_log_of_statements_does_not_grow_under_debug(processors, start_worker, settings):
+    settings.DEBUG = True
+    lengths = []
+
+    @processors.register("worker.logged")
+    def logged(job):
+        Effect.objects.create(job_id=job.id, label="written")
+        lengths.append(len(connections["default"].queries_log))
+
+    chains.enqueue_many([logged.item() for _ in range(100)])
+    start_worker(slots=2)
+    until(lambda: completed() == 100)
+    assert max(lengths) < 10
+
+
+# Connections that break
+
+
 @pytest.mark.postgresql
 def test_connection_that_broke_in_a_handler_is_replaced(processors, start_worker):
     @processors.register("worker.breaking")
-    def breaking(job: RunningJob[bool]) -> None:
+    def breaking(job):
         Effect.objects.create(job_id=job.id, label="before")
         if job.input and job.attempt == 1:
             connection.connection.close()
@@ -133,7 +125,7 @@ def test_connection_that_broke_in_a_handler_is_replaced(processors, start_worker
 @pytest.mark.postgresql
 def test_connection_closed_by_the_server_in_a_handler_is_replaced(processors, start_worker):
     @processors.register("worker.ended")
-    def ended(job: RunningJob[None]) -> None:
+    def ended(job):
         if job.attempt == 1:
             with job.complete(), connection.cursor() as cursor:
                 cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
@@ -145,16 +137,58 @@ def test_connection_closed_by_the_server_in_a_handler_is_replaced(processors, st
     assert chain.current_job.attempt == 2
 
 
-def test_log_of_statements_does_not_grow_under_debug(processors, start_worker, settings):
-    settings.DEBUG = True
-    lengths: list[int] = []
+def lose_the_reply(*, is_committed):
+    """Cut off this thread's next commit, before or after it reaches the server.
 
-    @processors.register("worker.logged")
-    def logged(job: RunningJob[None]) -> None:
-        Effect.objects.create(job_id=job.id, label="written")
-        lengths.append(len(connections["default"].queries_log))
+    It may or may not have succeeded: the lease number decides.
+    """
+    raw = connection.connection
+    commit = raw.commit
 
-    chains.enqueue_many([logged.item() for _ in range(100)])
-    start_worker(slots=2)
-    until(lambda: completed() == 100)
-    assert max(lengths) < 10
+    def cut():
+        if is_committed:
+            commit()
+        raw.close()
+        raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+    raw.commit = cut
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_completion_is_written_once_if_its_commit_gets_no_reply(processors, start_worker, settings, is_committed):
+    settings.JOBCHAINS = {"REAP_SECONDS": 0.1}
+
+    @processors.register("worker.cut")
+    def cut(job):
+        with job.complete():
+            Effect.objects.create(job_id=job.id, label="written")
+            if job.attempt == 1 and job.input == "first":
+                lose_the_reply(is_committed=is_committed)
+            return job.continue_with("worker.cut", "second") if job.input == "first" else "done"
+
+    start_worker(poll_seconds=0.2)
+    chain = cut.enqueue("first")
+    until(lambda: chain.refresh().status == "completed" and chain.jobs.count() == 2)
+    assert [job.attempt for job in chain.jobs] == ([1, 1] if is_committed else [2, 1])
+    assert Effect.objects.filter(job_id=chain.id).count() == 1
+    assert stays(lambda: Job.objects.count() == 2 and Effect.objects.count() == 2, 0.3)
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_prepare_is_retried_if_its_commit_gets_no_reply(processors, start_worker, is_committed):
+    @processors.register("worker.cut_early")
+    def cut_early(job):
+        with job.prepare():
+            Effect.objects.create(job_id=job.id, label="prepared")
+            if job.attempt == 1:
+                lose_the_reply(is_committed=is_committed)
+        Effect.objects.create(job_id=job.id, label="continued")
+
+    start_worker(poll_seconds=0.2)
+    chain = cut_early.enqueue()
+    until_completed(chain)
+    assert chain.current_job.attempt == 2
+    assert Effect.objects.filter(label="prepared").count() == 1 + is_committed
+    assert Effect.objects.filter(label="continued").count() == 1

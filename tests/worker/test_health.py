@@ -2,16 +2,13 @@
 
 import json
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 from django.db import OperationalError
 from django.test import override_settings
 
-from django_jobchains.processors import RunningJob
-from django_jobchains.worker import Worker, health
+from django_jobchains.worker import health
 from django_jobchains.worker.health import Health, health_of_processes
 from tests.store.methods import method as method_of
 from tests.store.methods import replace_method
@@ -19,38 +16,31 @@ from tests.support.pool_states import POOL
 from tests.support.waiting import stays, until
 
 JOBCHAINS = {"LIVENESS_SECONDS": 0.3, "REAP_SECONDS": 0.1, "SWEEP_SECONDS": 0.1}
-#: Long enough that a thread on a busy machine seldom counts as hanging.
-PATIENT_SETTINGS = {**JOBCHAINS, "LIVENESS_SECONDS": 4}
-
-
-@pytest.fixture
-def gate():
-    gate = threading.Event()
-    yield gate
-    gate.set()
+PATIENT = {**JOBCHAINS, "LIVENESS_SECONDS": 60}
 
 
 @pytest.fixture
 def waiting(processors, gate):
-    @processors.register("worker.waiting")
-    def waiting(job: RunningJob[Any]) -> None:
-        gate.wait(30)
-
-    return waiting
+    return processors.register("worker.waiting")(lambda job: gate.wait(30))
 
 
 @pytest.fixture
 def ready_worker(start_worker, waiting):
-    def start(**options: Any) -> Worker:
+    def start(**options):
         worker = start_worker(**options)
-        until(lambda: worker.health().is_ready, what=worker.health)
+        until_ready(worker)
         return worker
 
     return start
 
 
-def reports_problem(worker: Worker, text: str) -> Callable[[], bool]:
-    return lambda: any(text in problem for problem in worker.health().problems)
+def until_ready(worker):
+    until(lambda: worker.health().is_ready, what=worker.health)
+
+
+def until_problem(worker, text):
+    until(lambda: any(text in problem for problem in worker.health().problems), what=worker.health)
+    return worker.health()
 
 
 @pytest.mark.usefixtures("waiting")
@@ -67,13 +57,11 @@ def test_starting_or_stopping_worker_is_live_and_not_ready(make_worker):
 @override_settings(JOBCHAINS=JOBCHAINS)
 @pytest.mark.usefixtures("waiting")
 def test_worker_that_never_starts_is_not_live(make_worker):
-    worker = make_worker()
-    until(reports_problem(worker, "still starting"))
-    assert not worker.health().is_live
+    assert not until_problem(make_worker(), "still starting").is_live
 
 
 @pytest.mark.slow
-@override_settings(JOBCHAINS={**PATIENT_SETTINGS, "REAP_SECONDS": 20, "SWEEP_SECONDS": 20})
+@override_settings(JOBCHAINS={"LIVENESS_SECONDS": 4, "REAP_SECONDS": 20, "SWEEP_SECONDS": 20})
 def test_waiting_and_long_handlers_do_not_affect_health(ready_worker, waiting):
     """For longer than ``LIVENESS_SECONDS``, threads wait for their next step and a handler runs."""
     worker = ready_worker(poll_seconds=60)
@@ -90,84 +78,70 @@ def test_waiting_and_long_handlers_do_not_affect_health(ready_worker, waiting):
 def test_hanging_loop_makes_the_worker_not_live(ready_worker, waiting, store, gate, monkeypatch, method, thread):
     worker = ready_worker()
     original, release = method_of(store, method), threading.Event()
-
-    def hanging(*args: Any, **kwargs: Any) -> Any:
-        release.wait(30)
-        return original(*args, **kwargs)
-
-    replace_method(monkeypatch, store, method, hanging)
+    replace_method(monkeypatch, store, method, lambda *args, **kw: release.wait(30) and original(*args, **kw))
     waiting.enqueue()
     gate.set()
     try:
-        until(reports_problem(worker, f"jobchains-{thread} is busy"), what=worker.health)
-        assert not worker.health().is_live
+        assert not until_problem(worker, f"jobchains-{thread} is busy").is_live
     finally:
         release.set()
-    until(lambda: worker.health().is_ready, what=worker.health)
+    until_ready(worker)
 
 
 @override_settings(JOBCHAINS=JOBCHAINS)
 def test_blocked_event_loop_makes_the_worker_not_live(ready_worker, processors, gate):
     @processors.register("worker.blocking")
-    async def blocking(job: RunningJob[Any]) -> None:
+    async def blocking(job):
         gate.wait(30)
 
     worker = ready_worker(async_slots=7)
     assert worker.health().slots == 9
     blocking.enqueue()
-    until(reports_problem(worker, "the event loop is busy"), what=worker.health)
-    assert not worker.health().is_live
+    assert not until_problem(worker, "the event loop is busy").is_live
     gate.set()
-    until(lambda: worker.health().is_ready, what=worker.health)
+    until_ready(worker)
 
 
 @override_settings(JOBCHAINS=JOBCHAINS)
 def test_loop_that_has_ended_makes_the_worker_not_live(ready_worker):
     worker = ready_worker()
     worker.components.threads["stuck-attempts"].stop()
-    until(reports_problem(worker, "jobchains-stuck-attempts has ended"))
-    assert not worker.health().is_live
+    assert not until_problem(worker, "jobchains-stuck-attempts has ended").is_live
 
 
-@override_settings(JOBCHAINS={**JOBCHAINS, "LIVENESS_SECONDS": 60})
+@override_settings(JOBCHAINS=PATIENT)
 def test_worker_without_a_database_is_live_and_not_ready(ready_worker, store, monkeypatch):
-    def unavailable(*args: Any, **kwargs: Any) -> Any:
+    def unavailable(*args, **kwargs):
         raise OperationalError("secret-host refused the connection")
 
     worker = ready_worker()
     with monkeypatch.context() as patch:
         patch.setattr(store.leases, "reap", unavailable)
-        until(reports_problem(worker, "jobchains-maintenance fails"))
-        now = worker.health()
+        now = until_problem(worker, "jobchains-maintenance fails")
         assert (now.is_live, now.is_ready) == (True, False)
         assert "secret-host" not in str(now)
-    until(lambda: worker.health().is_ready, what=worker.health)
+    until_ready(worker)
 
 
-@override_settings(JOBCHAINS={**JOBCHAINS, "LIVENESS_SECONDS": 60})
-def test_worker_that_has_not_reached_its_database_recently_is_not_ready(ready_worker, store, monkeypatch):
+@override_settings(JOBCHAINS=PATIENT)
+def test_worker_that_has_not_reached_its_database_recently_is_not_ready(ready_worker, store, gate, monkeypatch):
     worker = ready_worker()
-    release = threading.Event()
     monkeypatch.setattr(health, "LATE_SECONDS", 0.1)
-    monkeypatch.setattr(store.leases, "reap", lambda *args: release.wait(30) and [])
-    try:
-        until(reports_problem(worker, "the database was last reached"))
-        now = worker.health()
-        assert (now.is_live, now.is_ready) == (True, False)
-    finally:
-        release.set()
+    monkeypatch.setattr(store.leases, "reap", lambda *args, **kwargs: gate.wait(30) and [])
+    now = until_problem(worker, "the database was last reached")
+    assert (now.is_live, now.is_ready) == (True, False)
 
 
 def test_worker_whose_listener_receives_nothing_is_not_ready(ready_worker, monkeypatch):
     worker = ready_worker()
     monkeypatch.setattr(type(worker.components.listener), "is_alive", property(lambda self: False))
-    assert reports_problem(worker, "the listener for wake-ups is not connected")()
-    assert (worker.health().is_live, worker.health().is_ready, worker.has_begun) == (True, False, True)
+    now = until_problem(worker, "the listener for wake-ups is not connected")
+    assert (now.is_live, now.is_ready, worker.has_begun) == (True, False, True)
 
 
 @override_settings(JOBCHAINS={"NOTIFIER": {"BACKEND": "django_jobchains.notifications.base.NullNotifier"}})
 def test_worker_that_polls_needs_no_listener(ready_worker):
-    assert ready_worker(poll_seconds=1).health().is_ready
+    ready_worker(poll_seconds=1)
 
 
 def test_health_is_plain_json():
@@ -177,34 +151,29 @@ def test_health_is_plain_json():
 
 
 @dataclass
-class ReportedProcess:
+class Reported:
     """A worker process as its supervisor sees it."""
 
     health: Health | None
     silent_seconds: float = 0.5
 
 
-GOOD = Health("mail-1:7:a", True, True, (), 10, 3)
-STOPPING = Health("mail-2:8:b", True, False, ("stopping",), 10, 3)
-HUNG = Health("mail-3:9:c", False, False, ("jobchains-claim-loop has ended",), 10, 3)
+GOOD = Reported(Health("mail-1:7:a", True, True, (), 10, 3))
+STOPPING = Reported(Health("mail-2:8:b", True, False, ("stopping",), 10, 3))
+HUNG = Reported(Health("mail-3:9:c", False, False, ("jobchains-claim-loop has ended",), 10, 3))
 
 
 @pytest.mark.parametrize(
     ("processes", "live", "ready", "problems"),
     [
-        ({1: ReportedProcess(GOOD), 2: ReportedProcess(GOOD)}, True, True, ()),
-        ({1: ReportedProcess(GOOD), 2: ReportedProcess(STOPPING)}, True, True, ("process 2: stopping",)),
-        ({1: ReportedProcess(STOPPING)}, True, False, ("process 1: stopping",)),
-        (
-            {1: ReportedProcess(GOOD), 3: ReportedProcess(HUNG)},
-            False,
-            True,
-            ("process 3: jobchains-claim-loop has ended",),
-        ),
-        ({1: ReportedProcess(GOOD), 2: None}, False, True, ("process 2: ended, and will be restarted",)),
-        ({1: ReportedProcess(None, 20)}, True, False, ("process 1: starting",)),
-        ({1: ReportedProcess(None, 70)}, False, False, ("process 1: no report for 70 s",)),
-        ({1: ReportedProcess(GOOD, 6)}, False, False, ("process 1: no report for 6 s",)),
+        ({1: GOOD, 2: GOOD}, True, True, ()),
+        ({1: GOOD, 2: STOPPING}, True, True, ("process 2: stopping",)),
+        ({1: STOPPING}, True, False, ("process 1: stopping",)),
+        ({1: GOOD, 3: HUNG}, False, True, ("process 3: jobchains-claim-loop has ended",)),
+        ({1: GOOD, 2: None}, False, True, ("process 2: ended, and will be restarted",)),
+        ({1: Reported(None, 20)}, True, False, ("process 1: starting",)),
+        ({1: Reported(None, 70)}, False, False, ("process 1: no report for 70 s",)),
+        ({1: Reported(GOOD.health, 6)}, False, False, ("process 1: no report for 6 s",)),
     ],
 )
 def test_supervisor_is_live_if_all_processes_are_and_ready_if_one_is(processes, live, ready, problems):

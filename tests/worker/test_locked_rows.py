@@ -2,31 +2,33 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
-from datetime import timedelta
-from typing import Any
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 from django.db import connection
 
 from django_jobchains import chains
-from django_jobchains.models import Chain, DeferredWrite, FailedAttempt, Job
-from django_jobchains.processors import RunningJob
-from django_jobchains.store import get_store
+from django_jobchains.models import DeferredWrite, FailedAttempt, Job
+from django_jobchains.payload_codecs import encode_payloads
+from django_jobchains.processors import Backoff, FailJob, RescheduleJob
+from django_jobchains.store import deferred, get_store
 from django_jobchains.store.attempts import Attempts
 from django_jobchains.store.blockers import Blockers
-from django_jobchains.store.database import Part
 from django_jobchains.store.deferred import Deferred
 from django_jobchains.store.leases import Leases
 from django_jobchains.telemetry.events import AttemptAbandoned, AttemptEnded, JobReaped, OutcomeDelayed
-from django_jobchains.worker.end_writer import MAX_BATCH_SIZE
+from django_jobchains.worker import end_writer
+from django_jobchains.worker.end_writer import MAX_BATCH_SIZE, MAX_RETRY_SECONDS, DelayedEnds
 from django_jobchains.worker.threads import LOCK_SECONDS
 from tests.shop.models import Effect
-from tests.support.connections import Actor, holding
+from tests.support.clocks import Clock
+from tests.support.connections import holding
 from tests.support.jobs import database_now
 from tests.support.waiting import stays, until, until_completed
-from tests.support.workers import Events
-from tests.worker.test_commits import lose_the_reply
+from tests.support.workers import completed
+from tests.worker.test_connections import lose_the_reply
 
 pytestmark = pytest.mark.postgresql
 
@@ -40,19 +42,17 @@ def _set_back_clock(store):
     store.db.ahead_seconds = 0
 
 
-@pytest.fixture
-def gate():
-    gate = threading.Event()
-    yield gate
-    gate.set()
+@pytest.fixture(autouse=True)
+def _reaps_soon(settings):
+    settings.JOBCHAINS = {"REAP_SECONDS": 0.1, "SWEEP_SECONDS": 0.1}
 
 
 @pytest.fixture
 def gated(processors, gate, short_lease):
-    """A handler that records its start and waits for the gate, or until it is aborted."""
+    """A type whose handler records its start and waits for the gate, or until it is aborted."""
 
-    @processors.register("worker.gated", lease=short_lease)
-    def gated(job: RunningJob[Any]) -> str:
+    @processors.register("worker.gated", lease=short_lease, backoff=Backoff(7000, 1, 7000, 0))
+    def gated(job):
         Effect.objects.create(job_id=job.id, label="started")
         while not gate.wait(0.05):
             job.signal.raise_if_aborted()
@@ -64,22 +64,53 @@ def gated(processors, gate, short_lease):
 @pytest.fixture
 def quick(processors):
     @processors.register("worker.quick")
-    def quick(job: RunningJob[Any]) -> None:
+    def quick(job):
         Effect.objects.create(job_id=job.id, label="quick")
 
     return quick
 
 
-def has_started(chain: Chain) -> bool:
-    return Effect.objects.filter(job_id=chain.id, label="started").exists()
+@pytest.fixture
+def others(quick):
+    """Return a function that waits until this many other jobs are completed."""
+
+    def others(count=100):
+        chains.enqueue_many([quick.item() for _ in range(count)])
+        until(lambda: completed() == count)
+
+    return others
 
 
-def lock(chain: Chain) -> Actor:
+def lock(chain):
     """Lock the row of the chain's job in another transaction, until ``result()`` is called."""
     return holding(lambda store: store.attempts.lock(chain.id))
 
 
-def until_its_lease_would_have_ended(chain: Chain) -> None:
+@pytest.fixture
+def start(start_worker):
+    return lambda **options: start_worker(**{"poll_seconds": 0.2, **options})
+
+
+@pytest.fixture
+def locked(gated, start):
+    """Return a running chain of a worker, and the transaction that has locked its job."""
+    chain = gated.enqueue()
+    start()
+    until(lambda: Effect.objects.filter(job_id=chain.id, label="started").exists())
+    return chain, lock(chain)
+
+
+def return_and_stop(worker, gate, *enqueued):
+    """Let the handlers of these chains return while their jobs are locked, and stop the worker. Return the locks."""
+    until(lambda: worker.running == len(enqueued))
+    locks = [lock(chain) for chain in enqueued]
+    gate.set()
+    until(lambda: worker.running == 0)
+    worker.stop()
+    return locks
+
+
+def until_its_lease_would_have_ended(chain):
     """Advance the clock past the time in the job's row, which cannot be renewed while it is locked.
 
     Wait until the worker has renewed the lease without writing to the row, before and after that.
@@ -90,7 +121,7 @@ def until_its_lease_would_have_ended(chain: Chain) -> None:
     until(renewals.filter(leased_until__gt=database_now() + timedelta(seconds=AHEAD_SECONDS)).exists)
 
 
-def assert_ran_once(chain: Chain, events: Events) -> None:
+def assert_ran_once(chain, events):
     job = chain.refresh().current_job
     assert (job.status, job.attempt, job.crashes, job.lease_number) == ("completed", 1, 0, 1)
     assert Effect.objects.filter(job_id=chain.id, label="started").count() == 1
@@ -102,62 +133,196 @@ def assert_ran_once(chain: Chain, events: Events) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("returns", ["while it is locked", "after the lock is released"])
 def test_locked_attempt_is_neither_aborted_nor_reaped_and_other_jobs_continue(
-    gated, quick, gate, start_worker, settings, events, returns
+    locked, others, gate, start, events, returns
 ):
-    settings.JOBCHAINS = {"REAP_SECONDS": 0.1}
-    workers = [start_worker(poll_seconds=0.2), start_worker(poll_seconds=0.2)]
-    chain = gated.enqueue()
-    until(lambda: has_started(chain))
-    other = lock(chain)
+    (chain, other), worker = locked, start()
     if returns == "while it is locked":
         gate.set()
-    others = chains.enqueue_many([quick.item() for _ in range(600)])
-    until(lambda: Job.objects.filter(status="completed").count() == len(others))
+    others(600)
     until_its_lease_would_have_ended(chain)
     assert stays(lambda: chain.refresh().status == "running", 0.3)
-    assert [(worker.health().is_live, worker.health().is_ready) for worker in workers] == [(True, True)] * 2
+    assert (worker.health().is_live, worker.health().is_ready) == (True, True)
     other.result()
     gate.set()
     until_completed(chain)
     assert_ran_once(chain, events)
 
 
-def test_delayed_outcomes_do_not_stop_claims(processors, quick, gate, start_worker):
+def test_delayed_outcomes_do_not_stop_claims(processors, quick, gate, start):
     """Only outcomes that have not been tried count as a backlog."""
     count = 2 * MAX_BATCH_SIZE + 10
 
     @processors.register("worker.on_loop")
-    async def on_loop(job: RunningJob[Any]) -> None:
+    async def on_loop(job):
         while not gate.is_set():  # noqa: ASYNC110 - the gate is a threading.Event
             await asyncio.sleep(0.05)
 
-    worker = start_worker(async_slots=count, poll_seconds=0.2)
-    locked = chains.enqueue_many([on_loop.item() for _ in range(count)])
+    worker = start(async_slots=count)
+    enqueued = chains.enqueue_many([on_loop.item() for _ in range(count)])
     until(lambda: worker.running == count)
     other = holding(lambda store: list(Job.objects.select_for_update().filter(type_name="worker.on_loop")))
     gate.set()
     until(lambda: worker.running == 0)
     until_completed(quick.enqueue())
-    assert {chain.refresh().status for chain in locked} == {"running"}
+    assert {chain.refresh().status for chain in enqueued} == {"running"}
     other.result()
 
 
-@pytest.mark.parametrize("stops", [True, False])
-def test_statements_over_many_jobs_have_a_short_lock_timeout(
-    processors, gate, start_worker, settings, monkeypatch, stops
+def test_delay_is_reported_once_and_names_the_job(locked, gate, events):
+    chain, other = locked
+    gate.set()
+    until(lambda: events.of(OutcomeDelayed))
+    other.result()
+    until_completed(chain)
+    [delayed] = events.of(OutcomeDelayed)
+    assert (delayed.job_id, delayed.type_name) == (chain.id, "worker.gated")
+    assert delayed.line().endswith("another transaction has locked it, or a job that waits for it")
+
+
+def test_locked_dependent_delays_only_the_chain_it_waits_for(gated, quick, others, gate, start, events):
+    start()
+    chain = gated.enqueue()
+    dependent = quick.enqueue(blockers=[chain])
+    until(lambda: Effect.objects.filter(label="started").exists())
+    other = lock(dependent)
+    gate.set()
+    others()
+    assert chain.refresh().status == "running"
+    other.result()
+    until_completed(dependent)
+    assert_ran_once(chain, events)
+
+
+def test_locked_blocker_delays_only_the_job_whose_continuation_waits_for_it(processors, quick, others, start):
+    @processors.register("worker.going_on", continues_with=["worker.quick"])
+    def going_on(job):
+        return job.continue_with("worker.quick", blockers=[blocker])
+
+    blocker = quick.enqueue(delay=600)
+    other = lock(blocker)
+    chain = going_on.enqueue()
+    start()
+    others()
+    assert chain.refresh().status == "running"
+    other.result()
+    until(lambda: chain.refresh().status == "blocked")
+    assert not FailedAttempt.objects.exists()
+
+
+@contextmanager
+def raising_when_completed(type_name, sqlstate):
+    """Let a trigger raise when a job of this type is completed."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+            f"RAISE EXCEPTION 'by the trigger' USING ERRCODE = '{sqlstate}'; END $$"
+        )
+        cursor.execute(
+            "CREATE TRIGGER refuse BEFORE UPDATE ON django_jobchains_job FOR EACH ROW "
+            f"WHEN (NEW.status = 'completed' AND NEW.type_name = '{type_name}') EXECUTE FUNCTION refuse()"
+        )
+    yield
+    with connection.cursor() as cursor:
+        cursor.execute("DROP TRIGGER refuse ON django_jobchains_job")
+        cursor.execute("DROP FUNCTION refuse")
+
+
+@pytest.mark.parametrize(("sqlstate", "fails"), [("57014", True), ("54000", True), ("55P03", False)])
+def test_error_of_the_database_affects_only_the_attempt_that_causes_it(processors, others, start, sqlstate, fails):
+    """The batch is split. A limit of time or size fails the attempt; a permanent conflict only delays the job."""
+    chain = processors.register("worker.guilty", max_attempts=1)(lambda job: None).enqueue()
+    with raising_when_completed("worker.guilty", sqlstate):
+        start()
+        others()
+        if fails:
+            until(lambda: chain.refresh().status == "failed")
+        else:
+            assert chain.refresh().status == "running"
+    if fails:
+        [failed] = FailedAttempt.objects.all()
+        assert failed.job_id == chain.id
+        assert "by the trigger" in failed.error
+    else:
+        until_completed(chain)
+        assert not FailedAttempt.objects.exists()
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+@pytest.mark.parametrize("ending", ["completed", "failed"])
+def test_outcome_is_written_once_if_its_commit_gets_no_reply(
+    processors, start, events, monkeypatch, is_committed, ending
 ):
-    settings.JOBCHAINS = {"REAP_SECONDS": 0.1, "SWEEP_SECONDS": 0.1}
+    @processors.register("worker.unanswered", max_attempts=1)
+    def unanswered(job):
+        Effect.objects.create(job_id=job.id, label="started")
+        if ending == "failed":
+            raise ValueError("No.")
 
-    @processors.register("worker.unresponsive")
-    def unresponsive(job: RunningJob[Any]) -> None:
-        gate.wait(30)
+    name = "finish" if ending == "completed" else "fail"
+    write, cuts = getattr(Attempts, name), iter([True])
 
-    calls: dict[str, set[tuple[str, int]]] = {}
+    def cut(attempts, *args, **options):
+        if next(cuts, False):
+            lose_the_reply(is_committed=is_committed)
+        return write(attempts, *args, **options)
 
-    def record_lock_timeouts(owner: type[Part], name: str) -> None:
+    monkeypatch.setattr(Attempts, name, cut)
+    start()
+    chain = unanswered.enqueue()
+    until(lambda: events.of(AttemptEnded))
+    assert [(event.job_id, event.ending) for event in events.of(AttemptEnded)] == [(chain.id, ending)]
+    assert not events.of(AttemptAbandoned)
+    assert (chain.refresh().status, chain.current_job.attempt) == (ending, 1)
+    assert Effect.objects.count() == 1
+    assert FailedAttempt.objects.count() == (ending == "failed")
+
+
+@pytest.mark.parametrize("mode", ["atomic", "in complete()"])
+def test_cancel_does_not_wait_for_a_handler_inside_its_transaction(processors, start, mode):
+    reasons = []
+
+    @processors.register("worker.long", mode="atomic" if mode == "atomic" else "staged")
+    def long(job):
+        if mode == "atomic":
+            wait(job)
+        else:
+            with job.complete():
+                wait(job)
+
+    def wait(job):
+        job.signal.wait(30)
+        reasons.append(job.signal.reason)
+        job.signal.raise_if_aborted()
+
+    worker = start()
+    chain = long.enqueue()
+    until(lambda: worker.running == 1 and holders_of_row_locks() == 1)
+    with connection.cursor() as cursor:
+        cursor.execute("SET lock_timeout = '1s'")
+        assert chains.cancel([chain.id]) == {chain.id}
+        cursor.execute("RESET lock_timeout")
+    until(lambda: chain.refresh().status == "cancelled")
+    assert reasons == ["cancelled"]
+
+
+def holders_of_row_locks():
+    """Return the number of sessions that are idle in a transaction and have written or locked rows."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+            "AND state = 'idle in transaction' AND backend_xid IS NOT NULL"
+        )
+        return cursor.fetchone()[0]
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_statements_over_many_jobs_have_a_short_lock_timeout(processors, gate, start, monkeypatch, stops):
+    calls = {}
+
+    def record_lock_timeouts(owner, name):
         call = getattr(owner, name)
 
-        def recorded(part: Any, *args: Any, **options: Any) -> Any:
+        def recorded(part, *args, **options):
             calls.setdefault(name, set()).add((threading.current_thread().name, part.db._patience.milliseconds))
             return call(part, *args, **options)
 
@@ -165,8 +330,8 @@ def test_statements_over_many_jobs_have_a_short_lock_timeout(
 
     for owner, name in ((Leases, "reap"), (Deferred, "apply"), (Blockers, "sweep"), (Attempts, "hand_back")):
         record_lock_timeouts(owner, name)
-    worker = start_worker(slots=1, poll_seconds=0.2)
-    chain = unresponsive.enqueue()
+    chain = processors.register("worker.unresponsive")(lambda job: gate.wait(30)).enqueue()
+    worker = start(slots=1)
     until(lambda: worker.running == 1)
     expected = int(LOCK_SECONDS * 1000)
     if stops:
@@ -178,58 +343,43 @@ def test_statements_over_many_jobs_have_a_short_lock_timeout(
         assert {timeout for recorded in calls.values() for _thread, timeout in recorded} == {expected}
 
 
-def test_delay_is_reported_once_and_names_the_job(gated, gate, start_worker, events):
-    start_worker(poll_seconds=0.2)
-    chain = gated.enqueue()
-    until(lambda: has_started(chain))
-    other = lock(chain)
-    gate.set()
-    until(lambda: events.of(OutcomeDelayed))
-    other.result()
-    until_completed(chain)
-    [delayed] = events.of(OutcomeDelayed)
-    assert (delayed.job_id, delayed.type_name) == (chain.id, "worker.gated")
+# Workers that stop while jobs are locked
 
 
-def test_worker_that_stops_while_a_job_is_locked_stores_the_result_for_later(
-    gated, quick, gate, start_worker, store, settings, events
-):
+def test_worker_that_stops_while_a_job_is_locked_stores_the_result_for_later(gated, quick, gate, start, store, events):
     """Handlers that have returned do not run again, and no crash is counted."""
-    settings.JOBCHAINS = {"REAP_SECONDS": 0.1}
-    worker = start_worker(poll_seconds=0.2)
+    worker = start()
     chain = gated.enqueue()
-    until(lambda: has_started(chain))
+    until(lambda: Effect.objects.filter(label="started").exists())
     other = lock(chain)
     gate.set()
     until(lambda: worker.running == 0)
-    others = chains.enqueue_many([quick.item() for _ in range(50)])
+    chains.enqueue_many([quick.item() for _ in range(50)])
     until(lambda: Effect.objects.filter(label="quick").count() > 10)
     worker.stop()
     running = Job.objects.filter(status="running").values_list("id", flat=True)
     stored = DeferredWrite.objects.filter(kind="outcome").values_list("job_id", flat=True)
     until(lambda: chain.id in stored.all() and set(running.all()) <= set(stored.all()))
     returned = set(Effect.objects.filter(label="quick").values_list("job_id", flat=True))
-    completed = Job.objects.filter(status="completed").values_list("id", flat=True)
-    assert {*completed, *stored} == {*returned, chain.id}
-    start_worker(poll_seconds=0.2)
-    until(lambda: Job.objects.filter(status="completed").count() == len(others))
+    assert {*Job.objects.with_status("completed").values_list("id", flat=True), *stored} == {*returned, chain.id}
+    start()
+    until(lambda: completed() == 50)
     store.db.ahead_seconds = AHEAD_SECONDS
     assert stays(lambda: chain.refresh().status == "running", 0.5)
     other.result()
     until_completed(chain)
     assert chain.refresh().output == "done"
     assert_ran_once(chain, events)
-    assert Effect.objects.filter(label="quick").count() == len(others)
+    assert Effect.objects.filter(label="quick").count() == 50
     assert not DeferredWrite.objects.filter(kind="outcome").exists()
 
 
-def test_handler_inside_complete_does_not_prevent_other_hand_backs(processors, start_worker, gate, settings, caplog):
+def test_handler_inside_complete_does_not_prevent_other_hand_backs(processors, start, gate, caplog):
     """Its own job is handed back when its transaction has ended, without counting an attempt."""
-    settings.JOBCHAINS = {"REAP_SECONDS": 0.1}
     is_inside = threading.Event()
 
     @processors.register("worker.inside")
-    def inside(job: RunningJob[bool]) -> str:
+    def inside(job):
         if job.attempt == 1 and job.input and not gate.is_set():
             with job.complete():
                 is_inside.set()
@@ -238,7 +388,7 @@ def test_handler_inside_complete_does_not_prevent_other_hand_backs(processors, s
         gate.wait(30)
         return "done"
 
-    worker = start_worker(slots=5, poll_seconds=0.2)
+    worker = start(slots=5)
     locked = inside.enqueue(True)
     others = chains.enqueue_many([inside.item(False) for _ in range(4)])
     until(lambda: worker.running == 5)
@@ -248,166 +398,106 @@ def test_handler_inside_complete_does_not_prevent_other_hand_backs(processors, s
     until(lambda: "0 outcomes could not be written and 1 jobs could not be handed back" in caplog.text)
     assert locked.refresh().status == "running"
     gate.set()
-    start_worker(poll_seconds=0.2)
+    start()
     for chain in [locked, *others]:
         until_completed(chain)
     assert [(job.attempt, job.crashes) for job in Job.objects.all()] == [(1, 0)] * 5
     assert not FailedAttempt.objects.exists()
 
 
-def holders_of_row_locks() -> list[int]:
-    """Return the sessions that are idle in a transaction and have written or locked rows."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() "
-            "AND state = 'idle in transaction' AND backend_xid IS NOT NULL"
-        )
-        return [pid for (pid,) in cursor.fetchall()]
+@pytest.mark.parametrize("max_attempts", [None, 1])
+def test_unwritable_deferred_result_fails_by_the_policy_of_its_type(processors, gate, start, max_attempts):
+    policy = {"backoff": Backoff(7000, 1, 7000, 0), "max_attempts": max_attempts}
+    chain = processors.register("worker.refused", **policy)(lambda job: gate.wait(15)).enqueue()
+    [other] = return_and_stop(start(), gate, chain)
+    with raising_when_completed("worker.refused", "54000"):
+        other.result()
+        start()
+        until(lambda: FailedAttempt.objects.exists())
+    job, failed = Job.objects.get(), FailedAttempt.objects.get()
+    assert job.status == ("failed" if max_attempts else "pending")
+    assert max_attempts or (job.run_at - failed.finished_at).total_seconds() == pytest.approx(7000, abs=60)
 
 
-def test_locked_dependent_delays_only_the_chain_it_waits_for(gated, quick, gate, start_worker, events):
-    start_worker(poll_seconds=0.2)
-    chain = gated.enqueue()
-    dependent = quick.enqueue(blockers=[chain])
-    until(lambda: has_started(chain))
-    other = lock(dependent)
-    gate.set()
-    others = chains.enqueue_many([quick.item() for _ in range(100)])
-    until(lambda: Job.objects.filter(status="completed").count() == len(others))
-    assert chain.refresh().status == "running"
+@pytest.mark.parametrize(
+    ("error", "wait"),
+    [
+        (None, 7000),
+        (ValueError(), 7000),
+        (RescheduleJob(delay=60), 60),
+        (RescheduleJob(run_at=datetime(2100, 1, 1, tzinfo=UTC)), 7000),
+        (FailJob(), None),
+    ],
+    ids=repr,
+)
+def test_deferred_outcome_stores_the_backoff_of_its_type(processors, gate, start, error, wait):
+    @processors.register("worker.backed_off", backoff=Backoff(7000, 1, 7000, 0))
+    def backed_off(job):
+        gate.wait(15)
+        if error is not None:
+            raise error
+
+    [other] = return_and_stop(start(), gate, backed_off.enqueue())
     other.result()
-    until_completed(dependent)
-    assert_ran_once(chain, events)
+    stored = until(lambda: DeferredWrite.objects.filter(kind="outcome").first())
+    assert stored.outcome["retry_seconds"] == wait
 
 
-def test_locked_blocker_delays_only_the_job_whose_continuation_waits_for_it(processors, quick, gate, start_worker):
-    @processors.register("worker.going_on", continues_with=["worker.quick"])
-    def going_on(job: RunningJob[Any]) -> Any:
-        return job.continue_with("worker.quick", blockers=[blocker])
+def test_outcome_that_cannot_be_stored_does_not_affect_the_others(processors, gate, start, monkeypatch):
+    def encode(row):
+        if "refused" in row["output"]:
+            raise RuntimeError("The codec has no key.")
+        return encode_payloads(row)
 
-    blocker = quick.enqueue(delay=600)
-    other = lock(blocker)
-    chain = going_on.enqueue()
-    others = chains.enqueue_many([quick.item() for _ in range(100)])
-    start_worker(poll_seconds=0.2)
-    until(lambda: Job.objects.filter(status="completed").count() == len(others))
-    assert chain.refresh().status == "running"
-    other.result()
-    until(lambda: chain.refresh().status == "blocked")
-    assert not FailedAttempt.objects.exists()
+    returning = processors.register("worker.returning")(lambda job: gate.wait(15) and job.input)
+    monkeypatch.setattr(deferred, "encode_payloads", encode)
+    enqueued = [returning.enqueue(text) for text in ("one", "refused", "two")]
+    for other in return_and_stop(start(slots=3), gate, *enqueued):
+        other.result()
+    stored = DeferredWrite.objects.filter(kind="outcome").values_list("job_id", flat=True)
+    until(lambda: set(stored.all()) == {enqueued[0].id, enqueued[2].id}, what=stored.all)
 
 
-@pytest.mark.parametrize("sqlstate", ["57014", "54000"])
-def test_limit_of_the_database_fails_only_the_attempt_that_exceeds_it(processors, quick, start_worker, sqlstate):
-    """A limit of time or of a statement's size does not mean that the database is down: the batch is split."""
-
-    @processors.register("worker.guilty", max_attempts=1)
-    def guilty(job: RunningJob[Any]) -> None:
-        pass
-
-    with raising_when_completed("worker.guilty", sqlstate):
-        chain = guilty.enqueue()
-        others = chains.enqueue_many([quick.item() for _ in range(100)])
-        start_worker(poll_seconds=0.2)
-        until(lambda: Job.objects.filter(status="completed").count() == len(others))
-        until(lambda: chain.refresh().status == "failed")
-    assert [failed.job_id for failed in FailedAttempt.objects.all()] == [chain.id]
-    assert "by the trigger" in FailedAttempt.objects.get().error
+# Delayed outcomes are retried for a limited share of the time
 
 
-def test_permanent_conflict_delays_one_job_and_fails_no_attempt(processors, quick, start_worker):
-    @processors.register("worker.unlucky")
-    def unlucky(job: RunningJob[Any]) -> None:
-        pass
+def test_delayed_outcomes_are_retried_in_the_order_of_their_due_times_for_a_limited_time(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(end_writer, "time", clock)
+    delayed, tried = DelayedEnds(lambda *reported: None), []
 
-    with raising_when_completed("worker.unlucky", "55P03"):
-        chain = unlucky.enqueue()
-        others = chains.enqueue_many([quick.item() for _ in range(100)])
-        start_worker(poll_seconds=0.2)
-        until(lambda: Job.objects.filter(status="completed").count() == len(others))
-        assert chain.refresh().status == "running"
-    until_completed(chain)
-    assert not FailedAttempt.objects.exists()
+    def write(outcome):
+        tried.append(outcome.job.id)
+        clock.now += MAX_RETRY_SECONDS * 0.4
+        delayed.add(outcome)
 
-
-class raising_when_completed:  # noqa: N801 - a context manager
-    """A trigger that raises when a job of this type is completed."""
-
-    def __init__(self, type_name: str, sqlstate: str) -> None:
-        self._type_name, self._sqlstate = type_name, sqlstate
-
-    def __enter__(self) -> None:
-        self._execute(
-            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-            f"RAISE EXCEPTION 'by the trigger' USING ERRCODE = '{self._sqlstate}'; END $$",
-            "CREATE TRIGGER refuse BEFORE UPDATE ON django_jobchains_job FOR EACH ROW "
-            f"WHEN (NEW.status = 'completed' AND NEW.type_name = '{self._type_name}') EXECUTE FUNCTION refuse()",
-        )
-
-    def __exit__(self, *error: object) -> None:
-        self._execute("DROP TRIGGER refuse ON django_jobchains_job", "DROP FUNCTION refuse")
-
-    @staticmethod
-    def _execute(*statements: str) -> None:
-        with connection.cursor() as cursor:
-            for statement in statements:
-                cursor.execute(statement)
+    for number in range(5):
+        delayed.add(SimpleNamespace(job=SimpleNamespace(id=number, key=(number, 1), type_name="shop.ship")))
+        clock.now += 0.001
+    clock.now += 1
+    delayed.retry(write)
+    assert tried == [0, 1, 2]
+    delayed.retry(write)
+    assert tried == [0, 1, 2, 3, 4, 0]
 
 
-@pytest.mark.parametrize("is_committed", [True, False])
-@pytest.mark.parametrize("ending", ["completed", "failed"])
-def test_outcome_is_written_once_if_its_commit_gets_no_reply(
-    processors, start_worker, events, monkeypatch, is_committed, ending
-):
-    @processors.register("worker.unanswered", max_attempts=1)
-    def unanswered(job: RunningJob[Any]) -> None:
-        Effect.objects.create(job_id=job.id, label="started")
-        if ending == "failed":
-            raise ValueError("No.")
+def test_delayed_write_of_the_last_outcome_wakes_the_claim_loop(processors, make_worker, monkeypatch):
+    """The claim loop polls once a minute, and has already found that the outcome is still to be written."""
+    others, tries = [], []
+    add = DelayedEnds.add
 
-    name = "finish" if ending == "completed" else "fail"
-    write: Callable[..., Any] = getattr(Attempts, name)
-    cuts = iter([True])
+    @processors.register("worker.locked")
+    def locked(job):
+        others.append(holding(lambda store: store.attempts.lock(job.id)))
+        return "done"
 
-    def cut(attempts: Attempts, *args: Any, **options: Any) -> Any:
-        if next(cuts, False):
-            lose_the_reply(is_committed=is_committed)
-        return write(attempts, *args, **options)
+    def add_and_release(self, outcome, error=""):
+        add(self, outcome, error)
+        tries.append(outcome)
+        if len(tries) == 7:  # they take longer than the pause before the worker's second query
+            others.pop().result()
 
-    monkeypatch.setattr(Attempts, name, cut)
-    start_worker(poll_seconds=0.2)
-    chain = unanswered.enqueue()
-    until(lambda: events.of(AttemptEnded))
-    assert [(event.job_id, event.ending) for event in events.of(AttemptEnded)] == [(chain.id, ending)]
-    assert not events.of(AttemptAbandoned)
-    assert (chain.refresh().status, chain.current_job.attempt) == (ending, 1)
-    assert Effect.objects.count() == 1
-    assert FailedAttempt.objects.count() == (ending == "failed")
-
-
-@pytest.mark.parametrize("mode", ["atomic", "in complete()"])
-def test_cancel_does_not_wait_for_a_handler_inside_its_transaction(processors, start_worker, mode):
-    reasons = []
-
-    @processors.register("worker.long", mode="atomic" if mode == "atomic" else "staged")
-    def long(job: RunningJob[Any]) -> None:
-        if mode == "atomic":
-            wait(job)
-        else:
-            with job.complete():
-                wait(job)
-
-    def wait(job: RunningJob[Any]) -> None:
-        job.signal.wait(30)
-        reasons.append(job.signal.reason)
-        job.signal.raise_if_aborted()
-
-    worker = start_worker(poll_seconds=0.2)
-    chain = long.enqueue()
-    until(lambda: worker.running == 1 and len(holders_of_row_locks()) == 1)
-    with connection.cursor() as cursor:
-        cursor.execute("SET lock_timeout = '1s'")
-        assert chains.cancel([chain.id]) == {chain.id}
-        cursor.execute("RESET lock_timeout")
-    until(lambda: chain.refresh().status == "cancelled")
-    assert reasons == ["cancelled"]
+    monkeypatch.setattr(DelayedEnds, "add", add_and_release)
+    chain = locked.enqueue()
+    make_worker().run_until_idle(timeout=30)
+    assert chain.refresh().output == "done"

@@ -24,7 +24,13 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def quick(registry, monkeypatch, settings):
+def start_maintenance(start_worker):
+    return lambda: start_worker(maintenance_only=True, slots=None)
+
+
+@pytest.fixture
+def short_lived(registry, monkeypatch, settings):
+    """A type whose completed chains are deleted at once, beside a model of records."""
     settings.JOBCHAINS = {
         "REAP_SECONDS": 0.05, "SWEEP_SECONDS": 0.05, "PRUNE_SECONDS": 0.05, "HEARTBEAT_SECONDS": 0.05,
         "BACKOFF_INITIAL_SECONDS": 0.01,
@@ -33,18 +39,18 @@ def quick(registry, monkeypatch, settings):
     part = Processors(retention=Retention(completed=0.01))
     registry.add(part)
     part.records(Upload, stalled_after=1)(lambda record, run: None)
-    return part.register("worker.quick")(lambda job: job.attempt)
+    return part.register("worker.short_lived")(lambda job: job.attempt)
 
 
-def test_maintenance_is_done_and_nothing_is_claimed(quick, start_worker, events):
-    (orphan,) = create_orphaned(quick)
-    due, old = quick.enqueue(), quick.enqueue()
+def test_maintenance_is_done_and_nothing_is_claimed(short_lived, start_maintenance, events):
+    (orphan,) = create_orphaned(short_lived)
+    due, old = short_lived.enqueue(), short_lived.enqueue()
     chains.complete(old.id, 1)
     stalled = Upload.objects.create(
         state="processing", lease_number=1, last_heartbeat_at=timezone.now() - timedelta(hours=1)
     )
     queued = Upload.objects.create()
-    worker = start_worker(maintenance_only=True, slots=None)
+    worker = start_maintenance()
     until(lambda: Job.objects.filter(pk=orphan.pk, status="pending", crashes=1).exists())
     until(lambda: Upload.objects.filter(pk=stalled.pk, state="queued", num_resets=1).exists())
     until(lambda: not Job.objects.filter(pk=old.id).exists())
@@ -58,10 +64,10 @@ def test_maintenance_is_done_and_nothing_is_claimed(quick, start_worker, events)
     assert events.of(ThreadFailed) == []
 
 
-def test_worker_is_listed_as_maintenance_only(quick, start_worker, capsys):
+def test_worker_is_listed_as_maintenance_only(short_lived, start_maintenance, capsys):
     """It is not one of the workers that ``health`` requires, and its types and queues are empty."""
-    quick.enqueue()
-    start_worker(maintenance_only=True, slots=None)
+    short_lived.enqueue()
+    start_maintenance()
     [listed] = until(lambda: overview().workers)
     assert (listed.is_maintenance_only, listed.slots, listed.type_names, listed.queues) == (True, 0, (), ())
     call_command("jobchains", "status")
@@ -95,7 +101,7 @@ def test_project_without_handlers_has_maintenance(make_worker):
 @pytest.mark.parametrize("arguments", [[], ["--processes", "1"]], ids=["one process", "a supervisor"])
 def test_process_stops_after_sigterm(start_process, arguments):
     process = start_process("--maintenance-only", *arguments)
-    until(lambda: "maintenance only · database 'default'" in process.output, 60, lambda: process.output)
+    process.until_output("maintenance only · database 'default'")
     chain = jobs.write.enqueue(0.0)
     process.signal(signal.SIGTERM)
     assert process.wait() == 0, process.output

@@ -2,17 +2,15 @@
 
 import threading
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
 from django_jobchains.models import Job
-from django_jobchains.processors import JobType, RunningJob
 from django_jobchains.worker import Worker
 
 #: The kinds of values are tested in tests/configuration/test_values.py: here, that each argument is checked by one.
-INVALID: dict[str, list[Any]] = {
+INVALID = {
     "slots": [0],
     "async_slots": [0],
     "max_jobs": [0],
@@ -36,10 +34,10 @@ INVALID: dict[str, list[Any]] = {
 
 @pytest.fixture
 def wait(processors):
-    """A handler that runs until it is aborted."""
+    """A type whose handler runs until it is aborted."""
 
     @processors.register("worker.wait")
-    def wait(job: RunningJob[None]) -> None:
+    def wait(job):
         job.signal.wait(60)
         job.signal.raise_if_aborted()
 
@@ -55,22 +53,16 @@ def test_invalid_argument_is_refused_by_name(make_worker, argument):
 
 
 @pytest.mark.usefixtures("wait")
-@pytest.mark.parametrize("seconds", [2, 0.5, timedelta(minutes=1)])
-def test_durations_are_seconds_or_timedeltas(make_worker, seconds):
-    worker = make_worker(poll_seconds=seconds, shutdown_seconds=seconds)
-    assert worker.shutdown_seconds == (seconds.total_seconds() if isinstance(seconds, timedelta) else seconds)
-
-
-@pytest.mark.usefixtures("wait")
-def test_worker_may_stop_without_waiting(make_worker):
-    assert make_worker(shutdown_seconds=timedelta(0)).shutdown_seconds == 0
+def test_durations_are_seconds_or_timedeltas(make_worker):
+    for given, seconds in ((2, 2), (0.5, 0.5), (timedelta(minutes=1), 60), (timedelta(0), 0)):
+        assert make_worker(shutdown_seconds=given).shutdown_seconds == seconds
 
 
 def test_string_is_one_name(processors, make_worker):
     for name in ("shop.ship", "mail.send"):
-        part: JobType[Any, Any] = processors.register(name)(lambda job: None)
+        job_type = processors.register(name)(lambda job: None)
         for queue in ("mail", "m"):
-            part.enqueue(queue=queue)
+            job_type.enqueue(queue=queue)
     make_worker(types="shop.*", queues="mail").run_until_idle()
     completed = Job.objects.with_status("completed").values_list("type_name", "queue")
     assert list(completed) == [("shop.ship", "mail")]
@@ -79,11 +71,9 @@ def test_string_is_one_name(processors, make_worker):
 @pytest.mark.usefixtures("patient_stop")
 @pytest.mark.parametrize("run", [Worker.run, Worker.run_until_idle])
 def test_error_in_the_main_loop_hands_back_the_jobs(wait, make_worker, monkeypatch, run):
-    chain = wait.enqueue()
-    worker = make_worker(shutdown_seconds=0)
-    running = threading.Event()
+    chain, worker, running = wait.enqueue(), make_worker(shutdown_seconds=0), threading.Event()
 
-    def is_over() -> bool:
+    def is_over():
         if worker.running:
             running.set()
             raise MemoryError

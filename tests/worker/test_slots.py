@@ -1,8 +1,6 @@
 """Which of the waiting slots wake up when there is work."""
 
 import threading
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -19,10 +17,10 @@ class FakeAttempt:
 
     is_detached = False
 
-    def __init__(self, call: Callable[[], object]) -> None:
+    def __init__(self, call):
         self._call = call
 
-    def run(self) -> list[Any]:
+    def run(self):
         self._call()
         return []
 
@@ -30,8 +28,7 @@ class FakeAttempt:
 @pytest.fixture
 def slots():
     """Slots that are all waiting."""
-    unused: Any = None  # no attempt has an outcome
-    slots = Slots(context_for(slots=COUNT), unused)
+    slots = Slots(context_for(slots=COUNT), None)  # no attempt has an outcome
     slots.start()
     until(lambda: slots._waiting == COUNT)
     yield slots
@@ -41,7 +38,7 @@ def slots():
 
 
 def test_many_attempts_wake_one_slot(slots, monkeypatch):
-    notified: list[int] = []
+    notified = []
     with slots._changed:  # no slot can wake up yet
         with monkeypatch.context() as patched:
             patched.setattr(slots._changed, "notify", lambda n=1: notified.append(n))
@@ -90,11 +87,11 @@ def test_slot_that_timed_out_does_not_prevent_others_from_waking_up(slots, monke
 def test_another_slot_runs_what_follows_an_attempt_that_was_stuck(slots):
     released, followed = threading.Event(), threading.Event()
 
-    def hang() -> None:
+    def hang():
         released.wait(20)
         slots.follow(FakeAttempt(followed.set))
 
-    stuck: Any = FakeAttempt(hang)
+    stuck = FakeAttempt(hang)
     slots.put([stuck])
     until(lambda: stuck in slots.attempts())
     assert slots.write_off(stuck)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.worker.test_idle import gate, test_idle_worker_uses_almost_no_cpu, types
+from tests.worker.test_idle import test_idle_worker_uses_almost_no_cpu, types
 
-__all__ = ("gate", "test_idle_worker_uses_almost_no_cpu", "types")
+__all__ = ("test_idle_worker_uses_almost_no_cpu", "types")
 
 pytestmark = pytest.mark.slow
 
