@@ -11,7 +11,7 @@ from django.db import connection
 
 from django_jobchains import chains
 from django_jobchains.models import DeferredWrite, FailedAttempt, Job
-from django_jobchains.payload_codecs import encode_payloads
+from django_jobchains.payloads.codecs import encode_payloads
 from django_jobchains.processors import Backoff, FailJob, RescheduleJob
 from django_jobchains.store import deferred, get_store
 from django_jobchains.store.attempts import Attempts
