@@ -12,7 +12,7 @@ from tests.chaos.oracle import kill
 from tests.shop.models import Effect
 from tests.support.waiting import stays, until
 from tests.support.worker_app import jobs
-from tests.worker.test_supervisor import ask, free_port
+from tests.support.worker_processes import ask, free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
 
