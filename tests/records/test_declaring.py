@@ -1,12 +1,10 @@
 """Registering record workers, the system checks about them, and the migrations of their models."""
 
-import asyncio
 from datetime import timedelta
 from functools import partial
 
 import pytest
-from django.core.management import call_command
-from django.db import models
+from django.db import connection, models
 from django.db.migrations.autodetector import MigrationAutodetector
 from django.db.migrations.state import ModelState, ProjectState
 from django.db.models import Q
@@ -75,10 +73,6 @@ def test_unknown_options_are_refused(processors):
         processors.records(Upload, **options)(nothing)
 
 
-class WithoutHandle(RecordProcessor[Upload]):
-    pass
-
-
 class WithArguments(RecordProcessor[Upload]):
     def __init__(self, size): ...
 
@@ -95,23 +89,16 @@ async def with_yield(record, run):
     yield
 
 
-class WithOneArgument(RecordProcessor[Upload]):
-    def handle(self, record): ...
-
-
 @pytest.mark.parametrize(
     ("handler", "problem"),
     [
-        (WithoutHandle, "WithoutHandle does not define handle"),
+        (type("WithoutHandle", (RecordProcessor,), {}), "WithoutHandle does not define handle"),
         (WithArguments, "WithArguments must be callable without arguments"),
         (WithAsyncHook, "WithAsyncHook.pre_handle is an 'async def' function"),
-        (with_yield, "with_yield has a 'yield'"),
-        (WithOneArgument(), r"WithOneArgument.handle must take \(record, run\)"),
         (WithAsyncHook(), "WithAsyncHook.pre_handle is an 'async def' function"),
         (partial(with_yield), "with_yield has a 'yield'"),
+        (type("Short", (RecordProcessor,), {"handle": lambda self, record: None}), r"must take \(record, run\)"),
         (partial(lambda option: None), r"must take \(record, run\)"),
-        (WithOneArgument, r"WithOneArgument.handle must take \(record, run\)"),
-        (lambda record: None, r"must take \(record, run\)"),
         (Upload, "is not a subclass of RecordProcessor"),
         ("a text", "is neither a RecordProcessor nor a function"),
     ],
@@ -121,8 +108,11 @@ def test_an_invalid_handler_is_refused_at_registration(processors, handler, prob
         processors.records(Upload)(handler)
 
 
+labels = []
+
+
 class Labelled(RecordProcessor[Upload]):
-    """Has an argument, a hook, and a handler that can be called like a function."""
+    """Has an argument, and a hook."""
 
     def __init__(self, label):
         self.label = label
@@ -130,38 +120,13 @@ class Labelled(RecordProcessor[Upload]):
     def pre_handle(self, record):
         self.label += "!"
 
-    def handle(self, record, run):
-        handled(record, run, self.label)
-
-
-class AsyncLabelled(Labelled):
     async def handle(self, record, run):
-        await ahandled(record, run, self.label)
+        labels.append(self.label)
 
 
 class Called:
-    def __init__(self, label):
-        self.label = label
-
-    def __call__(self, record, run):
-        handled(record, run, self.label)
-
-
-class AsyncCalled(Called):
-    async def __call__(self, record, run):
-        await ahandled(record, run, self.label)
-
-
-labels = []
-
-
-def handled(record, run, label):
-    labels.append(f"{run.attempt} {label}")
-
-
-async def ahandled(record, run, label):
-    await asyncio.sleep(0)
-    handled(record, run, f"async {label}")
+    async def __call__(self, record, run, label="called"):
+        labels.append(label)
 
 
 @pytest.mark.django_db(transaction=True)
@@ -169,20 +134,16 @@ async def ahandled(record, run, label):
     ("handler", "label", "name"),
     [
         (Labelled("instance"), "instance!", "Labelled"),
-        (AsyncLabelled("instance"), "async instance!", "AsyncLabelled"),
-        (Called("called"), "called", "Called.__call__"),
-        (AsyncCalled("called"), "async called", "AsyncCalled.__call__"),
-        (partial(handled, label="partial"), "partial", "handled"),
-        (partial(ahandled, label="partial"), "async partial", "ahandled"),
-        (partial(AsyncCalled("nested")), "async nested", "AsyncCalled.__call__"),
+        (Called(), "called", "Called.__call__"),
+        (partial(Called(), label="partial"), "partial", "Called.__call__"),
         (Labelled("method").handle, "method", "Labelled.handle"),
     ],
-    ids=["instance", "async instance", "object", "async object", "partial", "async partial", "nested", "method"],
+    ids=["instance", "object", "partial", "method"],
 )
 def test_a_handler_may_be_an_instance_a_partial_or_a_method(processors, handled, handler, label, name):
     labels.clear()
     upload = handled(handler)
-    assert (upload.state, labels) == ("completed", [f"1 {label}"])
+    assert (upload.state, labels) == ("completed", [label])
     (kind,) = processors.record_types.values()
     assert record_json(kind)["handler"] == f"{__name__}.{name}"
 
@@ -332,8 +293,6 @@ def test_migrations_contain_plain_indexes_whose_names_are_short():
 
 
 def test_plain_sql_can_insert_rows(processors):
-    from django.db import connection
-
     with connection.cursor() as cursor:
         cursor.execute("INSERT INTO records_upload (size, result) VALUES (3, '')")
     row = Upload.objects.values().get()
@@ -341,14 +300,6 @@ def test_plain_sql_can_insert_rows(processors):
     assert (row["state"], row["execution_logs"], row["lease_number"], row["cancel"]) == ("queued", [], 0, False)
 
 
-@pytest.mark.parametrize(
-    ("status", "is_retryable"),
-    [(0, False), (100, False), (200, True), (301, False), (404, False), (500, True), (501, False), (599, True)],
-)
-def test_http_statuses_are_classified(status, is_retryable):
-    assert retryable_http_status(status) is is_retryable
-    assert not retryable_http_status(600)
-
-
-def test_the_project_passes_its_checks(capsys):
-    call_command("check", "--tag", "jobchains")
+def test_http_statuses_are_classified():
+    retryable = [status for status in (0, 100, 200, 301, 404, 500, 501, 599, 600) if retryable_http_status(status)]
+    assert retryable == [200, 500, 599]

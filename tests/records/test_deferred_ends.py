@@ -25,7 +25,7 @@ from tests.support.workers import context_for
 pytestmark = [
     pytest.mark.postgresql,
     pytest.mark.django_db(transaction=True),
-    pytest.mark.usefixtures("quick_resets", "release_locks"),
+    pytest.mark.usefixtures("quick_resets"),
 ]
 
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
@@ -46,15 +46,10 @@ class Ending(Waiting):
             run.requeue(after=LATER)
 
 
-def lock(model):
-    """Lock the rows of a model in another transaction, until ``result()`` is called."""
-    return holding(lambda store: list(model.objects.select_for_update(no_key=True)))
-
-
 def stop_while_locked(worker, handler, model):
     """Stop a worker that cannot write the end of an attempt. Return what holds the lock."""
     handler.until_started()
-    locker = lock(model)
+    locker = holding(lambda store: list(model.objects.select_for_update(no_key=True)))
     handler.released.set()
     until(lambda: worker.running == 0)
     worker.stop(timeout=0)
@@ -62,14 +57,13 @@ def stop_while_locked(worker, handler, model):
 
 
 @pytest.mark.parametrize(
-    ("way", "state", "message", "process_after"),
+    ("way", "state", "message", "process_after", "model"),
     [
-        ("return", "completed", None, None),
-        ("fail", "failed", "NonRetryable: no such file", None),
-        ("requeue", "queued", None, LATER),
+        ("return", "completed", None, None, Export),
+        ("fail", "failed", "NonRetryable: no such file", None, Upload),
+        ("requeue", "queued", None, LATER, Upload),
     ],
 )
-@pytest.mark.parametrize("model", [Upload, Export])
 def test_another_worker_writes_the_end(processors, start_worker, model, way, state, message, process_after):
     handler = Ending(way)
     processors.records(model, poll_every=0.05, stalled_after=2)(handler)

@@ -1,6 +1,5 @@
 """Heartbeats and resets: what a worker writes and loses, and when it resets the records of others."""
 
-import asyncio
 import math
 import threading
 import time
@@ -43,24 +42,21 @@ def beating(kinds, count):
     return [query["sql"] for query in captured if "UPDATE" in query["sql"]]
 
 
-@pytest.mark.parametrize("count", [1, 20])
-def test_a_model_has_one_statement_for_all_its_records(processors, count):
+def test_a_model_has_one_statement_for_all_its_records(processors):
     for model in (Upload, Export):
         processors.records(model)(lambda record, run: None)
-    assert len(beating(list(processors.record_types.values()), count)) == 2
+    assert len(beating(list(processors.record_types.values()), 20)) == 2
     assert not Upload.objects.filter(last_heartbeat_at=None).exists()
 
 
-@pytest.mark.parametrize("count", [1, 20])
-def test_requests_to_cancel_are_looked_for_with_one_query_for_each_model(processors, count):
-    store, held = get_store(), list[HeldRecords]()
+def test_requests_to_cancel_are_looked_for_with_one_query_for_each_model(processors):
+    store, held, signals = get_store(), [], []
     for model, cancel_every in ((Upload, 0.001), (Export, 3600)):
         processors.records(model, cancel_every=cancel_every, heartbeat_every=3600, stalled_after=36_000)(
             lambda record, run: None
         )
-    signals = []
     for kind in processors.record_types.values():
-        kind.model._base_manager.bulk_create([kind.model(state="processing", lease_number=1) for _ in range(count)])
+        kind.model._base_manager.bulk_create([kind.model(state="processing", lease_number=1) for _ in range(20)])
         keys = [(pk, 1) for pk in kind.model._base_manager.values_list("pk", flat=True)]
         held.append(HeldRecords(kind, store))
         signals += [held[-1].hold(key, kind.stalled_seconds, time.monotonic() - 10, kind.queue) for key in keys]
@@ -70,7 +66,7 @@ def test_requests_to_cancel_are_looked_for_with_one_query_for_each_model(process
             leases.renew_due()
     assert ["SELECT" in query["sql"] for query in captured if Upload._meta.db_table in query["sql"]] == [True]
     assert not any(Export._meta.db_table in query["sql"] for query in captured)
-    assert [signal.reason for signal in signals] == ["cancelled"] * count + [None] * count
+    assert [signal.reason for signal in signals] == ["cancelled"] * 20 + [None] * 20
 
 
 @pytest.mark.postgresql
@@ -83,77 +79,57 @@ def test_rows_are_locked_in_the_order_of_their_ids(processors):
 # Heartbeats that fail for too long: handlers are asked to stop, and their records are not blamed
 
 
-class Outage:
-    """Lets a worker handle a record while its heartbeats fail, until the first attempt notes why it was aborted."""
+@pytest.fixture
+def outage(register, make_worker, monkeypatch):
+    """Let a worker handle a record while its heartbeats fail, until the first attempt notes why it was aborted."""
 
-    def __init__(self, register, make_worker, monkeypatch):
-        self.register, self.make_worker, self.monkeypatch = register, make_worker, monkeypatch
-        self.reasons = []
-
-    def note(self, run):
-        self.reasons.append(run.signal.reason)
-
-    def handled(self, handle):
-        self.register(handle, stalled_after=3, heartbeat_every=0.1, poll_every=0.02)
+    def handled(handle):
+        reasons = []
+        register(
+            lambda record, run: handle(record, run, reasons), stalled_after=3, heartbeat_every=0.1, poll_every=0.02
+        )
         Upload.objects.create()
-        worker = self.make_worker(slots=1)
+        worker = make_worker(slots=1)
         beat = worker.store.records.beat
 
         def fail(*args):
-            if not self.reasons:
+            if not reasons:
                 raise ValueError("the database does not answer")
             return beat(*args)
 
-        self.monkeypatch.setattr(worker.store.records, "beat", fail)
+        monkeypatch.setattr(worker.store.records, "beat", fail)
         worker.start()
         until(lambda: Upload.objects.filter(state="completed").exists(), 60, lambda: vars(Upload.objects.get()))
         upload = Upload.objects.get()
-        assert (self.reasons, upload.lease_number, upload.num_failures) == (["error"], 2, 0)
-        return upload
+        assert (reasons, upload.lease_number, upload.num_failures) == (["error"], 2, 0)
+        return upload.num_resets
+
+    return handled
 
 
-@pytest.fixture
-def outage(register, make_worker, monkeypatch):
-    return Outage(register, make_worker, monkeypatch)
-
-
-@pytest.mark.parametrize("is_async", [False, True])
-def test_a_handler_that_stops_hands_its_record_back(events, outage, is_async):
-    def handle(record, run):
+def test_a_handler_that_stops_hands_its_record_back(events, outage):
+    def handle(record, run, reasons):
         if run.signal.wait(30 if record.lease_number == 1 else 0):
-            outage.note(run)
+            reasons.append(run.signal.reason)
             run.signal.raise_if_aborted()
 
-    async def ahandle(record, run):
-        try:
-            await asyncio.sleep(30 if record.lease_number == 1 else 0)
-        except asyncio.CancelledError:
-            outage.note(run)
-            raise
-
-    upload = outage.handled(ahandle if is_async else handle)
-    assert upload.num_resets == 0
+    assert outage(handle) == 0
     assert [event.reason for event in events.of(AttemptAbandoned)] == ["error"]
 
 
+@pytest.mark.usefixtures("quick_resets")
 def test_the_record_of_a_handler_that_does_not_stop_is_reset(settings, events, outage):
-    settings.JOBCHAINS = {
-        "STUCK_SECONDS": 0.1,
-        "REAP_SECONDS": 0.05,
-        "BACKOFF_INITIAL_SECONDS": 0.05,
-        "BACKOFF_JITTER": 0,
-    }
+    settings.JOBCHAINS = {**settings.JOBCHAINS, "STUCK_SECONDS": 0.1}
     released = threading.Event()
 
-    def handle(record, run):
+    def handle(record, run, reasons):
         if record.lease_number == 1:
             until(lambda: run.signal.aborted)
-            outage.note(run)
+            reasons.append(run.signal.reason)
             released.wait(60)
 
-    upload = outage.handled(handle)
+    assert outage(handle) == 1
     released.set()
-    assert upload.num_resets == 1
     assert [event.reason for event in events.of(AttemptStuck)] == ["error"]
     assert [event.state for event in events.of(RecordReset)] == ["queued"]
 
@@ -286,7 +262,6 @@ each_lock = pytest.mark.parametrize(
 
 @pytest.mark.postgresql
 @each_lock
-@pytest.mark.usefixtures("release_locks")
 def test_a_record_that_was_locked_for_long_keeps_its_worker(processors, clock, lock):
     kind = register_uploads(processors)
     Upload.objects.create()
@@ -308,7 +283,6 @@ def test_a_record_that_was_locked_for_long_keeps_its_worker(processors, clock, l
 
 @pytest.mark.postgresql
 @each_lock
-@pytest.mark.usefixtures("release_locks")
 def test_a_lock_after_the_first_look_starts_the_wait_again(processors, clock, lock):
     register_uploads(processors)
     process = Process()
@@ -327,25 +301,15 @@ def test_a_lock_after_the_first_look_starts_the_wait_again(processors, clock, lo
 def test_a_record_without_a_worker_is_reset_when_there_was_time_for_a_heartbeat(processors, clock, events):
     register_uploads(processors, stalled_after=30, heartbeat_every=10)
     process = Process()
-    put()
+    put(REAP_LIMIT + 10)
     for _ in range(2):
         assert process.resetter.step()
         assert (states(), process.resetter.rest_seconds) == ({("processing", 0)}, 2)
         clock.forward(1)
+    assert (process.resetter.step(), process.resetter.rest_seconds) == (True, 0)  # There are more.
     process.resetter.step()
     assert states() == {("queued", 1)}
-    assert [(event.type_name, event.state) for event in events.of(RecordReset)] == [("records.upload", "queued")]
-
-
-def test_many_stalled_records_are_reset_without_a_pause(processors, clock):
-    register_uploads(processors)
-    process = Process()
-    put(REAP_LIMIT + 10)
-    assert process.resetter.step()
-    clock.forward(2)
-    assert (process.resetter.step(), process.resetter.rest_seconds) == (True, 0)
-    process.resetter.step()
-    assert states() == {("queued", 1)}
+    assert {(event.type_name, event.state) for event in events.of(RecordReset)} == {("records.upload", "queued")}
 
 
 # A model that is registered twice

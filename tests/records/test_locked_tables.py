@@ -32,7 +32,6 @@ from tests.support.waiting import until, until_completed
 pytestmark = [
     pytest.mark.postgresql,
     pytest.mark.django_db(transaction=True),
-    pytest.mark.usefixtures("release_locks"),
 ]
 
 #: The locks of CREATE INDEX and of ALTER TABLE.

@@ -59,16 +59,6 @@ def test_update_fields_may_name_a_column_of_the_worker(handled):
     assert (upload.state, upload.process_after, upload.size) == ("completed", TOMORROW, 0)
 
 
-def test_a_record_can_be_cloned(handled):
-    def handle(record, run):
-        record.pk = None
-        record.state = "uploading"
-        record.save()
-
-    handled(handle, size=4)
-    assert list(Upload.objects.order_by("pk").values_list("state", "size")) == [("completed", 4), ("uploading", 4)]
-
-
 @pytest.mark.parametrize("options", [{}, {"force_insert": True}])
 def test_a_clone_is_a_new_record_that_waits(handled, options):
     attempts = []
@@ -124,9 +114,11 @@ def test_a_deleted_record_is_not_created_again(handled):
     assert not Upload.objects.exists()
 
 
-def test_async_handlers_read_columns_and_save(handled):
+def test_async_handlers_save_and_other_instances_save_all_columns(handled):
     async def handle(record, run):
-        await Upload.objects.aupdate(process_after=TOMORROW)
+        other = await Upload.objects.aget()
+        other.process_after = TOMORROW
+        await other.asave()
         record.size = record.num_failures + record.lease_number
         await record.asave()
 
@@ -157,13 +149,3 @@ def test_a_model_with_other_column_names_and_no_other_columns(handled):
 
     letter = handled(send, {"columns": LETTER_COLUMNS}, Letter, code="a")
     assert (letter.status, letter.stop) == ("completed", True)
-
-
-def test_instances_that_are_not_handled_save_all_columns(handled):
-    def handle(record, run):
-        other = Upload.objects.get()
-        other.process_after = TOMORROW
-        other.save()
-
-    upload = handled(handle)
-    assert upload.process_after == TOMORROW
