@@ -10,7 +10,7 @@ from django.test import override_settings
 
 from django_jobchains.payloads.fernet import FernetCodec
 from django_jobchains.testing.contracts import PayloadCodecContract
-from tests.payload_codecs.conftest import NEW_KEY, OLD_KEY, fernet
+from tests.payloads.codecs.conftest import NEW_KEY, OLD_KEY, fernet
 
 
 def get_keys():

@@ -6,10 +6,13 @@ from django.test import override_settings
 from django_jobchains import chains
 from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.payloads.codecs import NOT_STORED, Unreadable, encode_text
-from django_jobchains.telemetry import add_sink, remove_sink
+from django_jobchains.telemetry import add_sink
 from django_jobchains.telemetry.events import CodecFailed
 from django_jobchains.testing import run_due_jobs
 from tests.support.attempts import WITHOUT_WAKE_UPS
+from tests.support.workers import events
+
+__all__ = ("events",)
 
 pytestmark = pytest.mark.django_db
 
@@ -18,7 +21,7 @@ class Failing:
     """A codec whose method ``fails`` raises ``error``. A text that contains "fine" is always encoded."""
 
     fails = ""
-    error: Exception = RuntimeError("no key")
+    error = RuntimeError("no key")
 
     def encode(self, text):
         if self.fails == "encode" and "fine" not in text:
@@ -32,51 +35,43 @@ class Failing:
 
 
 @pytest.fixture(autouse=True)
-def _failing(_encrypted, monkeypatch):
-    monkeypatch.setattr(Failing, "fails", "")
+def failing(_encrypted, monkeypatch):
+    """Return a function that lets one method of the codec fail."""
     setting = {"BACKEND": f"{__name__}.Failing"}
     with override_settings(JOBCHAINS={**WITHOUT_WAKE_UPS, "PAYLOAD_CODEC": setting}):
-        yield
+        yield lambda name: monkeypatch.setattr(Failing, "fails", name)
 
 
 @pytest.fixture(autouse=True)
 def _echo(processors):
-    @processors.register("shop.failed")
-    def failed(job):
-        return [job.input["input"], job.input["error"], "fine"]
-
-    @processors.register("shop.echo", max_attempts=2, on_failure=failed)
-    def echo(job):
-        return job.input
+    processors.register("shop.failed")(lambda job: [job.input["input"], job.input["error"], "fine"])
+    processors.register("shop.echo", max_attempts=2, on_failure="shop.failed")(lambda job: job.input)
 
 
-def test_an_input_that_cannot_be_encoded_is_not_stored(monkeypatch):
-    monkeypatch.setattr(Failing, "fails", "encode")
+def test_an_input_that_cannot_be_encoded_is_not_stored(failing):
+    failing("encode")
     with pytest.raises(RuntimeError, match="no key"):
         chains.enqueue("shop.echo", "secret")
     assert not Job.objects.exists()
 
 
-def test_failures_of_the_codec_are_reported(monkeypatch):
-    seen = []
-    add_sink(seen.append, CodecFailed)
-    try:
-        chain = chains.enqueue("shop.echo", "secret")
-        monkeypatch.setattr(Failing, "fails", "encode")
-        encode_text("secret")
-        monkeypatch.setattr(Failing, "fails", "decode")
-        assert isinstance(chain.refresh().input, Unreadable)
-        monkeypatch.setattr(Failing, "fails", "")
-        assert chain.refresh().input == "secret"
-    finally:
-        remove_sink(seen.append)
-    assert seen[0] == CodecFailed("", "encode", "RuntimeError")
-    assert set(seen[1:]) == {CodecFailed("", "decode", "RuntimeError")}
+def test_failures_of_the_codec_are_reported(failing, events):
+    add_sink(events, CodecFailed)
+    chain = chains.enqueue("shop.echo", "secret")
+    failing("encode")
+    encode_text("secret")
+    failing("decode")
+    assert isinstance(chain.refresh().input, Unreadable)
+    failing("")
+    assert chain.refresh().input == "secret"
+    first, *others = events.of(CodecFailed)
+    assert first == CodecFailed("", "encode", "RuntimeError")
+    assert set(others) == {CodecFailed("", "decode", "RuntimeError")}
 
 
-def test_an_output_that_cannot_be_encoded_fails_only_its_attempt(monkeypatch, caplog):
+def test_an_output_that_cannot_be_encoded_fails_only_its_attempt(failing, caplog):
     broken, other = chains.enqueue("shop.echo", "secret"), chains.enqueue("shop.echo", "fine")
-    monkeypatch.setattr(Failing, "fails", "encode")
+    failing("encode")
     run_due_jobs()
     assert (broken.refresh().status, other.refresh().output) == ("failed", "fine")
     attempts = FailedAttempt.objects.filter(job_id=broken.id)
@@ -87,10 +82,10 @@ def test_an_output_that_cannot_be_encoded_fails_only_its_attempt(monkeypatch, ca
 
 
 @pytest.mark.parametrize(("error", "failures"), [(OSError("no network"), 2), (RuntimeError("no key"), 1)])
-def test_only_network_errors_are_retried(monkeypatch, error, failures):
+def test_only_network_errors_are_retried(failing, monkeypatch, error, failures):
     chain = chains.enqueue("shop.echo", "secret")
     monkeypatch.setattr(Failing, "error", error)
-    monkeypatch.setattr(Failing, "fails", "decode")
+    failing("decode")
     run_due_jobs()
-    monkeypatch.setattr(Failing, "fails", "")
+    failing("")
     assert FailedAttempt.objects.filter(job_id=chain.id).count() == failures

@@ -9,7 +9,10 @@ from django.test import override_settings
 
 from django_jobchains.models import DeferredWrite
 from django_jobchains.processors import Backoff, Processors, Registry
+from tests.admin.conftest import staff
 from tests.support.attempts import WITHOUT_WAKE_UPS
+
+__all__ = ("staff",)
 
 OLD_KEY = "b2xkIGtleSBvbGQga2V5IG9sZCBrZXkgb2xkIGtleSA="
 NEW_KEY = "bmV3IGtleSBuZXcga2V5IG5ldyBrZXkgbmV3IGtleSA="
