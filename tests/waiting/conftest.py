@@ -2,7 +2,7 @@ import pytest
 from django.db import connection
 
 from django_jobchains.notifications import waiting
-from tests.waiting.waiters import ChainQueries, end_all
+from tests.waiting.waiters import IN_PROCESS, ChainQueries, end_all
 
 
 @pytest.fixture(autouse=True)
@@ -30,3 +30,9 @@ def no_poll(monkeypatch):
 @pytest.fixture
 def quick_poll(monkeypatch):
     monkeypatch.setattr(waiting, "POLL_SECONDS", 0.05)
+
+
+@pytest.fixture
+def in_process(settings):
+    """Use hints within this process, where no hint about another commit can replace a missing one."""
+    settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": IN_PROCESS}, "REAP_SECONDS": 0.05}

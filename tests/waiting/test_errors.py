@@ -16,21 +16,22 @@ from django_jobchains.models import Job
 from django_jobchains.notifications import waiting
 from tests.support.attempts import committed
 from tests.waiting.waiters import (
-    DROPPING,
     LONG,
-    WaitingThread,
     approval,
     finish,
     sync_and_async,
-    threads,
     until_waiting,
+    waited_for,
     waiter_count,
 )
 
-pytestmark = committed
+pytestmark = [committed, pytest.mark.usefixtures("no_poll")]
 
 
-@pytest.mark.usefixtures("no_poll")
+def raises(error):
+    raise error
+
+
 @pytest.mark.parametrize("error", [DatabaseError("gone"), RuntimeError("no room")])
 def test_failed_query_is_repeated_before_the_next_poll(queries, error, caplog):
     chain = approval.enqueue()
@@ -41,10 +42,8 @@ def test_failed_query_is_repeated_before_the_next_poll(queries, error, caplog):
 
 
 @pytest.mark.postgresql
-@pytest.mark.usefixtures("no_poll")
 def test_terminated_sessions_are_replaced(queries):
-    chain = approval.enqueue()
-    waiter = WaitingThread(chain.id)
+    chain, waiter = waited_for()
     queries.until_idle()
     with connection.cursor() as cursor:
         cursor.execute(
@@ -56,21 +55,6 @@ def test_terminated_sessions_are_replaced(queries):
     assert waiter.output() == "done"
 
 
-@pytest.mark.parametrize("backend", ["tests.waiting.test_errors.BrokenNotifier", "tests.nowhere.Notifier"])
-def test_chains_are_polled_without_a_listener(settings, backend, caplog):
-    chain = approval.enqueue()
-    settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": backend}}
-    waiter = WaitingThread(chain.id)
-    until_waiting()
-    settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": DROPPING}}
-    finish(chain, "done")
-    assert waiter.output() == "done"
-    assert "so they are polled" in caplog.text
-    waiting.get_watcher("default").close(30)
-    assert threads() == []
-
-
-@pytest.mark.usefixtures("no_poll")
 def test_thread_start_failure_affects_only_one_call(monkeypatch):
     chain = approval.enqueue()
     with monkeypatch.context() as patched:
@@ -80,103 +64,6 @@ def test_thread_start_failure_affects_only_one_call(monkeypatch):
     assert waiter_count() == 0
     finish(chain, "done")
     assert chain.result(60) == "done"
-
-
-@pytest.mark.usefixtures("no_poll")
-def test_closed_event_loop_does_not_affect_other_waiters(queries):
-    chain = approval.enqueue()
-    with abandoned_wait(chain):
-        waiter = WaitingThread(chain.id)
-        until_waiting(2)
-        finish(chain, "done")
-        assert waiter.output() == "done"
-        later = approval.enqueue()
-        waiter = WaitingThread(later.id)
-        queries.until_idle()
-        finish(later, "done too")
-        assert waiter.output() == "done too"
-
-
-@sync_and_async
-@pytest.mark.usefixtures("no_poll")
-def test_invalid_arguments_affect_only_one_call(wait, queries):
-    chain = approval.enqueue()
-    waiter = WaitingThread(chain.id)
-    queries.until_idle()
-    for wrong in ({"id": chain.id}, str(chain.id), [chain.id], None):
-        with pytest.raises(TypeError, match=r"chain_id expects a uuid\.UUID, a Chain or a Job"):
-            wait(wrong, LONG)
-    for timeout in ("5m", [5]):
-        with pytest.raises(TypeError, match=r"timeout=.* is not a length of time: pass seconds, or a timedelta"):
-            wait(chain.id, timeout)
-    with pytest.raises(ValueError, match="timeout=nan"):
-        wait(chain.id, float("nan"))
-    finish(chain, "done")
-    assert waiter.output() == "done"
-
-
-@sync_and_async
-def test_timeout_may_exceed_the_range_of_floats(wait):
-    chain = approval.enqueue()
-    finish(chain, "done")
-    for timeout in (10**400, Fraction(10**400), -(10**400)):
-        assert wait(chain.id, timeout) == "done"
-
-
-@sync_and_async
-def test_chain_or_job_may_be_passed_instead_of_an_id(wait):
-    chain = approval.enqueue()
-    with chains.current_job(chain) as current:
-        current.continue_with(approval)
-        current.finish("done")
-    for given in (chain.id, chain, chain.refresh().current_job):
-        assert wait(given, timedelta(seconds=30)) == "done"
-
-
-@sync_and_async
-@pytest.mark.usefixtures("no_poll")
-def test_invalid_output_affects_only_waiters_for_its_chain(wait, queries):
-    broken, fine = approval.enqueue(), approval.enqueue()
-    waiters = [WaitingThread(broken.id, wait=wait), WaitingThread(fine.id, wait=wait)]
-    until_waiting(2)
-    queries.until_idle()
-    with transaction.atomic():
-        finish(broken)
-        finish(fine, "done")
-        with connection.cursor() as cursor:
-            deep = "[" * 990 + "]" * 990
-            table = Job._meta.db_table
-            cursor.execute(f"UPDATE {table} SET output = %s WHERE output IS NOT NULL AND id = %s", [deep, key(broken)])
-    assert waiters[1].output() == "done"
-    with pytest.raises(InvalidOutput, match=r"cannot be decoded|nested deeper"):
-        waiters[0].output()
-
-
-def key(chain):
-    """Return the chain's primary key as its database stores it."""
-    return chain.id if connection.vendor == "postgresql" else chain.id.hex
-
-
-def raises(error):
-    raise error
-
-
-class BrokenNotifier:
-    """A notifier whose listeners cannot be created."""
-
-    carries_hints = True
-
-    def __init__(self, using):
-        self.using = using
-
-    def publish(self, hints):
-        pass
-
-    def close(self):
-        pass
-
-    def listen(self, on_hint):
-        raise OSError("no route to host")
 
 
 @contextlib.contextmanager
@@ -194,7 +81,66 @@ def abandoned_wait(chain):
     assert waiter_count() == 0
 
 
-@pytest.mark.usefixtures("no_poll")
+def test_closed_event_loop_does_not_affect_other_waiters(queries):
+    abandoned = approval.enqueue()
+    with abandoned_wait(abandoned):
+        chain, waiter = waited_for()
+        queries.until_idle()
+        with transaction.atomic():
+            finish(abandoned)
+            finish(chain, "done")
+        assert waiter.output() == "done"
+
+
+@sync_and_async
+@pytest.mark.parametrize(
+    ("given", "timeout", "error", "message"),
+    [
+        ({"id": 1}, 1, TypeError, r"chain_id expects a uuid\.UUID, a Chain or a Job"),
+        ("a text", 1, TypeError, r"chain_id expects a uuid\.UUID, a Chain or a Job"),
+        (None, 1, TypeError, r"chain_id expects a uuid\.UUID, a Chain or a Job"),
+        ("chain", "5m", TypeError, "timeout=.* is not a length of time: pass seconds, or a timedelta"),
+        ("chain", float("nan"), ValueError, "timeout=nan"),
+    ],
+)
+def test_invalid_arguments_are_refused(wait, given, timeout, error, message):
+    with pytest.raises(error, match=message):
+        wait(approval.enqueue() if given == "chain" else given, timeout)
+    assert waiter_count() == 0
+
+
+@sync_and_async
+def test_chain_or_job_and_any_length_of_time_may_be_passed(wait):
+    chain = approval.enqueue()
+    with chains.current_job(chain) as current:
+        current.continue_with(approval)
+        current.finish("done")
+    for given in (chain.id, chain, chain.refresh().current_job):
+        for timeout in (timedelta(seconds=30), 10**400, Fraction(10**400), -(10**400)):
+            assert wait(given, timeout) == "done"
+
+
+@sync_and_async
+def test_invalid_output_affects_only_waiters_for_its_chain(wait, queries):
+    (broken, failing), (fine, other) = waited_for(wait), waited_for(wait)
+    queries.until_idle()
+    with transaction.atomic():
+        finish(broken)
+        finish(fine, "done")
+        with connection.cursor() as cursor:
+            key = broken.id if connection.vendor == "postgresql" else broken.id.hex
+            deep = "[" * 990 + "]" * 990
+            cursor.execute(
+                f"UPDATE {Job._meta.db_table} SET output = %s WHERE output IS NOT NULL AND id = %s", [deep, key]
+            )
+    assert other.output() == "done"
+    with pytest.raises(InvalidOutput, match=r"cannot be decoded|nested deeper"):
+        failing.output()
+
+
+# A call that gives up leaves no waiter
+
+
 def test_cancelled_task_leaves_no_waiter():
     chain = approval.enqueue()
 
@@ -203,7 +149,6 @@ def test_cancelled_task_leaves_no_waiter():
         await asyncio.to_thread(until_waiting, 2)
         for task in tasks:
             task.cancel()
-        for task in tasks:
             with pytest.raises(asyncio.CancelledError):
                 await task
 
@@ -211,11 +156,11 @@ def test_cancelled_task_leaves_no_waiter():
     assert waiter_count() == 0
 
 
-@pytest.mark.usefixtures("no_poll")
-def test_task_cancelled_during_a_notification_leaves_no_waiter(queries):
+@pytest.mark.parametrize("loop_steps", range(6))
+def test_task_cancelled_during_a_notification_leaves_no_waiter(queries, loop_steps):
     chain = approval.enqueue()
 
-    async def cancel(loop_steps):
+    async def cancel():
         task = asyncio.create_task(chain.aresult(LONG))
         await asyncio.to_thread(until_waiting, 1)
         await asyncio.to_thread(queries.until_idle)
@@ -226,13 +171,11 @@ def test_task_cancelled_during_a_notification_leaves_no_waiter(queries):
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    for loop_steps in range(6):
-        asyncio.run(cancel(loop_steps))
-        assert waiter_count() == 0
+    asyncio.run(cancel())
+    assert waiter_count() == 0
 
 
-@pytest.mark.usefixtures("no_poll")
-def test_asyncio_timeout_of_the_caller_is_not_a_chain_timeout():
+def test_timeout_of_the_caller_is_not_a_chain_timeout():
     chain = approval.enqueue()
 
     async def give_up():
@@ -242,10 +185,4 @@ def test_asyncio_timeout_of_the_caller_is_not_a_chain_timeout():
     with pytest.raises(TimeoutError) as caught:
         asyncio.run(give_up())
     assert not isinstance(caught.value, ChainTimeout)
-    assert waiter_count() == 0
-
-
-def test_timeout_leaves_no_waiter():
-    with pytest.raises(ChainTimeout):
-        approval.enqueue().result(0.01)
     assert waiter_count() == 0

@@ -9,15 +9,7 @@ from django_jobchains import chains
 from django_jobchains.notifications import chain_finished, get_notifier, waiting
 from tests.support.attempts import committed
 from tests.support.forks import Child
-from tests.waiting.waiters import (
-    IN_PROCESS,
-    NULL,
-    WaitingThread,
-    approval,
-    finish,
-    until_waiting,
-    waiter_count,
-)
+from tests.waiting.waiters import IN_PROCESS, NULL, approval, finish, waited_for, waiter_count
 
 pytestmark = [committed, pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")]
 
@@ -26,18 +18,16 @@ pytestmark = [committed, pytest.mark.filterwarnings("ignore:.*fork.*:Deprecation
 @pytest.mark.parametrize("backend", [None, NULL, IN_PROCESS])
 def test_forked_child_can_wait(settings, backend):
     settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": backend}} if backend else {}
-    ended, later, own = approval.enqueue(), approval.enqueue(), approval.enqueue()
+    ended, later = approval.enqueue(), approval.enqueue()
     finish(ended, "done")
-    waiter = WaitingThread(own.id)
-    until_waiting()
+    own, waiter = waited_for()
     if connection.vendor == "sqlite":  # a fork during a call of its library would leave it locked in the child
         finish(own, "the parent's")
         waiter.output()
         waiting.get_watcher("default").close(30)
     child = Child([waiter_count, lambda: chains.wait(ended.id, 30), lambda: chains.wait(later.id, 30)])
     try:
-        assert child.answer() == 0
-        assert child.answer() == "done"
+        assert [child.answer(), child.answer()] == [0, "done"]
         finish(later, "later")
         assert child.answer() == "later"
     finally:
@@ -47,11 +37,9 @@ def test_forked_child_can_wait(settings, backend):
     assert waiter.output() == "the parent's"
 
 
-def test_lock_held_by_the_parent_does_not_block_a_forked_child(settings):
-    settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": IN_PROCESS}}
-    chain = approval.enqueue()
-    waiter = WaitingThread(chain.id)
-    until_waiting()
+@pytest.mark.usefixtures("in_process")
+def test_lock_held_by_the_parent_does_not_block_a_forked_child():
+    chain, waiter = waited_for()
     held, released = threading.Event(), threading.Event()
 
     def hold():

@@ -3,56 +3,32 @@
 import asyncio
 import random
 import threading
-from contextlib import contextmanager
 
 import pytest
 from django.db import connection
 
 from django_jobchains import chains
 from django_jobchains.chains import ChainCancelled, ChainTimeout
-from django_jobchains.processors import RunningJob
 from tests.support.attempts import committed
 from tests.support.statements import statements_of_others
 from tests.support.waiting import stays, until
-from tests.waiting.waiters import (
-    LONG,
-    WaitingThread,
-    approval,
-    finish,
-    sessions,
-    threads,
-    until_waiting,
-)
+from tests.waiting.waiters import LONG, WaitingThread, approval, finish, sessions, threads, until_waiting, waited_for
 
-pytestmark = [committed, pytest.mark.slow]
+pytestmark = [committed, pytest.mark.slow, pytest.mark.usefixtures("no_poll")]
 
 MANY = 500
 
 
-class WaitingTasks(threading.Thread):
-    """Asyncio tasks that wait on one event loop, which runs on a separate thread."""
-
-    def __init__(self, created):
-        super().__init__(daemon=True)
-        self._chains = created
-        self.results = []
-        self.start()
-
-    def run(self):
-        self.results = asyncio.run(self._wait())
-
-    async def _wait(self):
-        return await asyncio.gather(*(chain.aresult(LONG) for chain in self._chains), return_exceptions=True)
-
-
 def in_tasks(created):
-    tasks = WaitingTasks(created)
+    """Wait in asyncio tasks on one event loop, which runs on a separate thread."""
 
-    def results():
-        tasks.join(LONG)
-        return tasks.results
+    async def wait_for_all():
+        return await asyncio.gather(*(chain.aresult(LONG) for chain in created), return_exceptions=True)
 
-    return results
+    results = []
+    thread = threading.Thread(target=lambda: results.extend(asyncio.run(wait_for_all())), daemon=True)
+    thread.start()
+    return lambda: thread.join(LONG) or results
 
 
 def in_threads(created):
@@ -67,30 +43,20 @@ def output_or_error(chain_id, timeout):
         return error
 
 
-tasks_and_threads = pytest.mark.parametrize("wait_for_all", [in_tasks, in_threads], ids=["tasks", "threads"])
-
-
-@contextmanager
-def counted_statements():
+@pytest.mark.parametrize("wait_for_all", [in_tasks, in_threads])
+def test_500_waiters_use_one_connection_and_one_query(wait_for_all, queries):
+    created = chains.enqueue_many([approval.item() for _ in range(MANY)])
     if connection.vendor == "postgresql":
         until(lambda: sessions() == 0, what="the sessions of an earlier test are closed")
     with statements_of_others() as statements:
-        yield statements
-
-
-@tasks_and_threads
-@pytest.mark.usefixtures("no_poll")
-def test_500_waiters_use_one_connection_and_one_query(wait_for_all, queries):
-    created = chains.enqueue_many([approval.item() for _ in range(MANY)])
-    with counted_statements() as statements:
         results = wait_for_all(created)
         until_waiting(MANY)
         before = queries.until_idle()
         assert len(threads()) == 2  # the listener and the watcher
         if connection.vendor == "postgresql":
             assert stays(lambda: sessions() <= 2, 0.2)
-            until(one_session, what=sessions)  # the watcher closes its connection when it is idle
-            assert stays(one_session, 0.2)
+            until(lambda: sessions() == 1, what=sessions)  # the watcher closes its connection when it is idle
+            assert stays(lambda: sessions() == 1, 0.2)
         chains.cancel(chain.id for chain in created)
         assert [type(result) for result in results()] == [ChainCancelled] * MANY
     assert len(queries) - before <= 3
@@ -99,25 +65,9 @@ def test_500_waiters_use_one_connection_and_one_query(wait_for_all, queries):
     assert len(queries) <= statements.count("jobchains_") <= 2 * len(queries)
 
 
-def one_session():
-    return sessions() == 1
-
-
-@tasks_and_threads
-@pytest.mark.usefixtures("no_poll")
-def test_500_waiters_are_notified_of_completions_by_a_worker(wait_for_all, processors, start_worker):
-    double = processors.register("waiting.double")(lambda job: job.input * 2)
-    created = chains.enqueue_many([double.item(number) for number in range(MANY)])
-    results = wait_for_all(created)
-    until_waiting(MANY)
-    start_worker(slots=4)
-    assert results() == [2 * number for number in range(MANY)]
-
-
-@pytest.mark.usefixtures("no_poll")
 def test_no_wake_up_is_lost_while_waiters_come_and_go(processors, start_worker):
     @processors.register("waiting.step")
-    def step(job: RunningJob[int]):
+    def step(job):
         if job.input % 3 == 0:
             with job.complete():
                 return job.input
@@ -135,12 +85,8 @@ def test_no_wake_up_is_lost_while_waiters_come_and_go(processors, start_worker):
             assert isinstance(result, ChainTimeout) or result == output
 
 
-@pytest.mark.usefixtures("no_poll")
-def test_each_of_many_hints_notifies_its_waiter(queries):
+def test_each_of_many_hints_notifies_its_waiter():
     """A chain ends only after the previous waiter has returned, so no later hint makes up for a lost one."""
-    created = chains.enqueue_many([approval.item() for _ in range(30)])
-    waiters = [WaitingThread(chain.id) for chain in created]
-    until_waiting(30)
-    for chain, waiter in zip(created, waiters, strict=True):
+    for chain, waiter in [waited_for() for _ in range(30)]:
         finish(chain, "done")
         assert waiter.output() == "done"

@@ -22,12 +22,21 @@ from tests.waiting.waiters import (
     finish,
     sync_and_async,
     until_waiting,
+    waited_for,
 )
 
 pytestmark = committed
 
-
 OUTPUTS = [None, 0, "done", {"a": [1.5, None]}]
+
+
+def continued():
+    """Return a chain at its third job."""
+    chain = approval.enqueue()
+    with chains.current_job(chain.id) as current:
+        current.continue_with(approval)
+        current.continue_with(approval)
+    return chain
 
 
 @every_wait_call
@@ -41,10 +50,10 @@ def test_ended_chain_returns_its_output(wait):
 @every_wait_call
 def test_chain_that_ends_later_returns_its_output(wait):
     chain = approval.enqueue()
-    patient, endless = WaitingThread(chain.id, 30, wait), WaitingThread(chain.id, None, wait)
+    waiters = [WaitingThread(chain.id, timeout, wait) for timeout in (30, None)]
     until_waiting(2)
     finish(chain, "done")
-    assert (patient.output(), endless.output()) == ("done", "done")
+    assert [waiter.output() for waiter in waiters] == ["done"] * 2
 
 
 @every_wait_call
@@ -73,22 +82,13 @@ def test_timeout_error_has_the_status_and_a_remedy(wait):
 
 
 @sync_and_async
-def test_timeout_of_zero_queries_once(wait):
+@pytest.mark.parametrize("timeout", [0, -1])
+def test_timeout_of_zero_queries_once(wait, timeout):
     chain, ended = approval.enqueue(), approval.enqueue()
     finish(ended, "done")
-    for timeout in (0, -1):
-        with pytest.raises(ChainTimeout):
-            wait(chain.id, timeout)
-        assert wait(ended.id, timeout) == "done"
-
-
-@sync_and_async
-def test_unknown_chain_raises_not_found(wait):
-    id_ = uuid4()
-    for timeout in (30, None):
-        with pytest.raises(ChainNotFound, match=f"No chain {id_}") as caught:
-            wait(id_, timeout)
-        assert caught.value.chain_id == id_
+    with pytest.raises(ChainTimeout):
+        wait(chain.id, timeout)
+    assert wait(ended.id, timeout) == "done"
 
 
 @pytest.mark.usefixtures("no_poll")
@@ -101,13 +101,44 @@ def test_timeout_applies_while_the_database_does_not_respond(queries, monkeypatc
     gate.set()
 
 
-def continued():
-    """Return a chain at its third job."""
-    chain = approval.enqueue()
-    with chains.current_job(chain.id) as current:
-        current.continue_with(approval)
-        current.continue_with(approval)
-    return chain
+@sync_and_async
+@pytest.mark.parametrize("timeout", [30, None])
+def test_unknown_chain_raises_not_found(wait, timeout):
+    id_ = uuid4()
+    with pytest.raises(ChainNotFound, match=f"No chain {id_}") as caught:
+        wait(id_, timeout)
+    assert caught.value.chain_id == id_
+
+
+@sync_and_async
+@pytest.mark.parametrize(
+    ("end", "error", "message"),
+    [(chains.cancel, ChainCancelled, "Chain {} was cancelled"), (chains.delete, ChainNotFound, "No chain {}")],
+)
+def test_chain_that_ends_otherwise_raises(wait, end, error, message):
+    chain, waiter = waited_for(wait)
+    end(chain.id)
+    for get_output in (waiter.output, lambda: wait(chain.id, 30)):
+        with pytest.raises(error, match=message.format(chain.id)) as caught:
+            get_output()
+        assert caught.value.chain_id == chain.id
+
+
+@sync_and_async
+def test_failed_chain_raises_chain_failed_with_the_last_error(wait, processors, start_worker):
+    @processors.register("waiting.step")
+    def step(job):
+        if job.input == "last":
+            raise FailJob("the card was refused")
+        return job.continue_with("waiting.step", "last")
+
+    chain = step.enqueue("first")
+    waiter = WaitingThread(chain.id, wait=wait)
+    start_worker()
+    for get_output in (waiter.output, lambda: wait(chain.id, 30)):
+        with pytest.raises(ChainFailed, match="the card was refused") as caught:
+            get_output()
+        assert (caught.value.chain_id, caught.value.error) == (chain.id, chain.refresh().last_error)
 
 
 @sync_and_async
@@ -143,59 +174,9 @@ def test_id_of_a_later_job_works_in_the_transaction_that_ends_the_chain():
         assert chains.wait(chain.jobs[1].id, 0) == "done"
 
 
-@sync_and_async
-def test_chain_deleted_during_the_wait_raises_not_found(wait):
-    chain = approval.enqueue()
-    waiter = WaitingThread(chain.id, wait=wait)
-    until_waiting()
-    chains.delete(chain.id)
-    with pytest.raises(ChainNotFound, match=str(chain.id)):
-        waiter.output()
-
-
-@sync_and_async
-def test_cancelled_chain_raises_chain_cancelled(wait):
-    chain = approval.enqueue()
-    waiter = WaitingThread(chain.id, wait=wait)
-    until_waiting()
-    chains.cancel(chain.id)
-    for get_output in (waiter.output, lambda: wait(chain.id, 30)):
-        with pytest.raises(ChainCancelled, match=f"Chain {chain.id} was cancelled") as caught:
-            get_output()
-        assert caught.value.chain_id == chain.id
-
-
-@sync_and_async
-def test_failed_chain_raises_chain_failed_with_the_last_error(wait, processors, start_worker):
-    @processors.register("waiting.step")
-    def step(job):
-        if job.input == "last":
-            raise FailJob("the card was refused")
-        return job.continue_with("waiting.step", "last")
-
-    chain = step.enqueue("first")
-    waiter = WaitingThread(chain.id, wait=wait)
-    start_worker()
-    for get_output in (waiter.output, lambda: wait(chain.id, 30)):
-        with pytest.raises(ChainFailed, match="the card was refused") as caught:
-            get_output()
-        assert (caught.value.chain_id, caught.value.error) == (chain.id, chain.refresh().last_error)
-
-
-def test_retried_chain_is_waited_for_again():
-    chain = approval.enqueue()
-    chains.cancel(chain.id)
-    chains.retry(chain.id)
-    waiter = WaitingThread(chain.id)
-    until_waiting()
-    finish(chain, "after all")
-    assert waiter.output() == "after all"
-
-
 @pytest.mark.usefixtures("quick_poll")
 def test_wait_continues_through_every_job_of_the_chain(queries):
-    chain = approval.enqueue()
-    waiter = WaitingThread(chain.id)
+    chain, waiter = waited_for()
     for step in range(3):
         with chains.current_job(chain.id) as current:
             current.continue_with(approval, step)
@@ -206,63 +187,37 @@ def test_wait_continues_through_every_job_of_the_chain(queries):
     assert waiter.output() == "the last"
 
 
-def test_retried_job_does_not_end_the_wait(processors, start_worker):
-    @processors.register("waiting.unsteady")
-    def unsteady(job):
-        if job.attempt < 3:
-            raise ValueError("not yet")
-        return job.attempt
-
-    chain = unsteady.enqueue()
-    waiter = WaitingThread(chain.id)
-    start_worker()
-    assert waiter.output() == 3
-
-
 def test_output_of_an_undeclared_type_is_the_stored_json():
     chain = JobType("gone tomorrow").enqueue()
     Job.objects.filter(pk=chain.id).update(status="completed", output={"b": 1})
     assert chain.result(30) == {"b": 1}
 
 
-def test_all_waiters_for_one_chain_are_notified():
-    chain, other = approval.enqueue(), approval.enqueue()
-    waiters = [WaitingThread(chain.id) for _ in range(20)]
-    until_waiting(20)
-    finish(other)
-    finish(chain, "done")
-    assert [waiter.output() for waiter in waiters] == ["done"] * 20
+def retry_and_continue(chain):
+    chains.retry(chain.id)
+    with chains.current_job(chain.id) as current:
+        current.continue_with(approval)
 
 
 @pytest.mark.parametrize("statement", [1, 2])
-def test_chain_deleted_during_a_query_is_missing_or_complete(statement):
+@pytest.mark.parametrize(
+    ("end", "meanwhile", "possible"),
+    [
+        (lambda chain: finish(chain, "done"), chains.delete, {(None, None), ("completed", "done")}),
+        (chains.cancel, retry_and_continue, {("cancelled", None)}),
+    ],
+    ids=["deleted", "continued"],
+)
+def test_chain_that_changes_between_the_statements_of_a_query_has_one_end_or_none(end, meanwhile, possible, statement):
     chain = approval.enqueue()
-    finish(chain, "done")
-    end = queried_end_of(chain, statement, lambda: chains.delete(chain.id))
-    assert not end.is_final or (end.status, end.output) in ((None, None), ("completed", "done"))
-
-
-@pytest.mark.parametrize("statement", [1, 2])
-def test_chain_that_continues_during_a_query_has_not_completed(statement):
-    chain = approval.enqueue()
-    chains.cancel(chain.id)
-
-    def go_on():
-        chains.retry(chain.id)
-        with chains.current_job(chain.id) as current:
-            current.continue_with(approval)
-
-    assert queried_end_of(chain, statement, go_on).status != "completed"
-
-
-def queried_end_of(chain, statement, meanwhile):
-    """Return the end that a query finds if ``meanwhile`` runs before its n-th statement."""
+    end(chain)
     statements = itertools.count(1)
 
     def execute(execute, sql, params, many, context):
         if next(statements) == statement:
-            on_own_connection(meanwhile)
+            on_own_connection(meanwhile, chain)
         return execute(sql, params, many, context)
 
     with connection.execute_wrapper(execute):
-        return get_store().chains.ends([chain.id])[chain.id]
+        found = get_store().chains.ends([chain.id])[chain.id]
+    assert not found.is_final or (found.status, found.output) in possible

@@ -3,34 +3,34 @@
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connection, transaction
-from django.test import TestCase
 
 from django_jobchains import chains
 from django_jobchains.chains import ChainCancelled, ChainNotCommitted, ChainNotFound, ChainTimeout
 from tests.support.attempts import committed, on_own_connection
 from tests.waiting.waiters import (
     LONG,
-    WAIT_CALLS,
-    WaitingThread,
     approval,
     every_wait_call,
     finish,
     sync_and_async,
     threads,
-    until_waiting,
+    waited_for,
 )
 
 
 @every_wait_call
 @pytest.mark.django_db
 def test_end_in_the_same_transaction_is_seen(wait):
-    chain, cancelled = approval.enqueue(), approval.enqueue()
+    chain, cancelled, deleted = approval.enqueue(), approval.enqueue(), approval.enqueue()
     finish(chain, "done")
-    chains.cancel(cancelled.id)
     assert wait(chain.id, 0) == wait(chain.id, None) == "done"
+    chains.cancel(cancelled.id)
     with pytest.raises(ChainCancelled):
         wait(cancelled.id, None)
-    assert threads() == []  # the result was read on the transaction's connection
+    assert threads() == []  # the results were read on the transaction's connection
+    chains.delete(deleted.id)
+    with pytest.raises(ChainNotFound):
+        wait(deleted.id, 30)
 
 
 @every_wait_call
@@ -60,29 +60,18 @@ def test_private_sqlite_memory_is_refused(wait, private_memory):
     chains.complete(ended, "done", using=private_memory)
     with pytest.raises(ImproperlyConfigured, match=r"each thread has its own, empty database\. Use a file"):
         wait(chain.id, LONG, using=private_memory)
-    assert chains.wait(ended, 5, using=private_memory) == "done"
-
-
-@pytest.mark.django_db
-def test_chain_deleted_in_the_same_transaction_is_not_found():
-    chain = approval.enqueue()
-    chains.delete(chain.id)
-    with pytest.raises(ChainNotFound):
-        chain.result(30)
+    assert wait(ended, 5, using=private_memory) == "done"
 
 
 @committed
 @pytest.mark.postgresql
 @pytest.mark.usefixtures("no_poll")
 def test_transaction_may_wait_for_a_committed_chain():
-    chain = approval.enqueue()
-
     def wait_in_transaction(chain_id, timeout):
         with transaction.atomic():
-            return chain.result(30)
+            return chains.wait(chain_id, timeout)
 
-    waiter = WaitingThread(chain.id, wait=wait_in_transaction)
-    until_waiting()
+    chain, waiter = waited_for(wait_in_transaction)
     finish(chain, "done")
     assert waiter.output() == "done"
 
@@ -90,8 +79,7 @@ def test_transaction_may_wait_for_a_committed_chain():
 @committed
 @pytest.mark.usefixtures("no_poll")
 def test_end_that_is_rolled_back_does_not_notify(queries):
-    chain = approval.enqueue()
-    waiter = WaitingThread(chain.id)
+    chain, waiter = waited_for()
     queries.until_idle()
     with transaction.atomic():
         finish(chain, "undone")
@@ -105,8 +93,7 @@ def test_end_that_is_rolled_back_does_not_notify(queries):
 @committed
 @pytest.mark.usefixtures("no_poll")
 def test_waiter_is_notified_after_the_commit(queries):
-    chain, other = approval.enqueue(), approval.enqueue()
-    waiter, other_waiter = WaitingThread(chain.id), WaitingThread(other.id)
+    (chain, waiter), (other, other_waiter) = waited_for(), waited_for()
     queries.until_idle()
     with transaction.atomic():
         finish(chain, "done")
@@ -118,12 +105,3 @@ def test_waiter_is_notified_after_the_commit(queries):
     if connection.vendor != "postgresql":
         finish(other)
         other_waiter.output()
-
-
-class InATestCase(TestCase):
-    def test_every_wait_call_returns_the_output(self):
-        chain = approval.enqueue()
-        with chains.current_job(chain.id, approval) as current:
-            current.continue_with(approval)
-            current.finish([1])
-        assert [wait(chain.id, 0) for wait in WAIT_CALLS.values()] == [[1]] * 4

@@ -2,9 +2,6 @@
 
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
-from uuid import UUID
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -21,10 +18,9 @@ LONG = 60.0
 
 NULL = "django_jobchains.notifications.base.NullNotifier"
 IN_PROCESS = "django_jobchains.notifications.in_process.InProcessNotifier"
-DROPPING = "tests.waiting.waiters.DroppingNotifier"
-DISCONNECTED = "tests.waiting.waiters.DisconnectedNotifier"
-
-WaitCall = Callable[[UUID, float | None], Any]
+DROPPING = f"{__name__}.DroppingNotifier"
+DISCONNECTED = f"{__name__}.DisconnectedNotifier"
+BROKEN = f"{__name__}.BrokenNotifier"
 
 WAIT_CALLS = {
     "wait": chains.wait,
@@ -49,8 +45,7 @@ class WaitingThread(threading.Thread):
     def __init__(self, chain_id, timeout=LONG, wait=chains.wait):
         super().__init__(name="waiter", daemon=True)
         self._chain_id, self._timeout, self._wait = chain_id, timeout, wait
-        self._output = None
-        self._error = None
+        self._output = self._error = None
         _started.append(self)
         self.start()
 
@@ -62,16 +57,22 @@ class WaitingThread(threading.Thread):
         finally:
             connections.close_all()
 
-    def _chain(self):
-        return chains.Chain.objects.filter(pk=self._chain_id).values("id", "status").first()
-
     def output(self, seconds=30.0):
         """Return what the call returned, or raise what it raised."""
         self.join(seconds)
-        assert not self.is_alive(), f"The waiter was not notified within {seconds} s. Its chain: {self._chain()}"
+        chain = chains.Chain.objects.filter(pk=self._chain_id).values("id", "status").first()
+        assert not self.is_alive(), f"The waiter was not notified within {seconds} s. Its chain: {chain}"
         if self._error is not None:
             raise self._error
         return self._output
+
+
+def waited_for(wait=chains.wait):
+    """Return a new chain, and a thread that waits for it."""
+    chain, before = approval.enqueue(), waiter_count()
+    waiter = WaitingThread(chain.id, wait=wait)
+    until_waiting(before + 1)
+    return chain, waiter
 
 
 class ChainQueries:
@@ -119,9 +120,7 @@ class DisconnectedNotifier(Notifier):
 
 
 class _DisconnectedListener(Listener):
-    @property
-    def is_alive(self):
-        return False
+    is_alive = False
 
 
 class DroppingNotifier(Notifier):
@@ -129,6 +128,13 @@ class DroppingNotifier(Notifier):
 
     def send(self, hints):
         pass
+
+
+class BrokenNotifier(DroppingNotifier):
+    """A notifier whose listeners cannot be created."""
+
+    def listen(self, on_hint, kinds):
+        raise OSError("no route to host")
 
 
 def finish(chain, output=None):
