@@ -10,11 +10,8 @@ from django_jobchains.chains import Chain, JobTypeMismatch
 from django_jobchains.exceptions import InvalidOutput
 from django_jobchains.models import Job
 from django_jobchains.processors import Continuation, RunningJob, get_registry
-from tests.attempts.conftest import processors
 from tests.support.attempts import committed
 from tests.waiting.waiters import WaitingThread, approval, until_waiting
-
-__all__ = ("processors",)
 
 pytestmark = committed
 

@@ -10,9 +10,6 @@ from django_jobchains.telemetry import add_sink
 from django_jobchains.telemetry.events import CodecFailed
 from django_jobchains.testing import run_due_jobs
 from tests.support.attempts import WITHOUT_WAKE_UPS
-from tests.support.workers import events
-
-__all__ = ("events",)
 
 pytestmark = pytest.mark.django_db
 
