@@ -1,6 +1,5 @@
 """A key is found by index, however many chains have used it."""
 
-from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
@@ -8,15 +7,16 @@ from django.db import connection
 
 from django_jobchains import chains
 from django_jobchains.chains import Deduplicate
-from django_jobchains.models import Job
 from tests.deduplication.keyed_chains import KEY, SCOPES, ship, start
-from tests.support.plans import indexes_of, plan_of, rows_read, use_plans
+from tests.queries.reading import reading_of
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("_history")]
 
 HISTORY = 20_000
 #: The rows that a query may read in addition to the rows it finds.
 MAX_ROWS = 20
+#: Thousands of steps of SQLite's virtual machine, for the same.
+MAX_THOUSAND_STEPS = 2
 
 INSERT = {
     "postgresql": "clock_timestamp() - interval '1 day' + n * interval '1 ms', clock_timestamp() "
@@ -64,83 +64,34 @@ QUERIES = {
 }
 INDEXES = {"incomplete": "jobchains_open_key", "any": "jobchains_key", "incomplete_or_recent": "jobchains_key"}
 
-queries = pytest.mark.parametrize("query", QUERIES)
+MODES = ["auto", "force_generic_plan"] if connection.vendor == "postgresql" else ["auto"]
+modes = pytest.mark.parametrize("mode", MODES)
 
 
-def index_of(query):
-    return INDEXES[query.partition(",")[0]]
+@modes
+@pytest.mark.parametrize("is_open", [False, True], ids=["none is open", "one is open"])
+@pytest.mark.parametrize("query", QUERIES)
+def test_query_reads_few_rows_by_the_index_of_keys(query, is_open, mode):
+    call, finds_an_ended_one = QUERIES[query]
+    first = start().id if is_open else None
+    found = []
+    assert_reads_little(lambda: found.append(call()), query.partition(",")[0], mode, 1)
+    assert found[0].deduplicated is (finds_an_ended_one or is_open)
+    assert found[0].id == first or not is_open
 
 
-@pytest.mark.usefixtures("_history")
-class TestPostgreSQL:
-    pytestmark = pytest.mark.postgresql
-
-    @pytest.fixture(params=["auto", "force_generic_plan"], autouse=True)
-    def _mode(self, request):
-        use_plans(request.param)
-
-    @queries
-    def test_query_reads_few_rows_by_the_index_of_keys(self, query):
-        call, finds = QUERIES[query]
-        assert_reads_little(plan_of(lambda: assert_found(call(), finds)), query, MAX_ROWS)
-
-    @queries
-    def test_query_reads_few_rows_beside_an_open_chain(self, query):
-        first = start()
-        assert_reads_little(plan_of(lambda: assert_found(QUERIES[query][0](), True)), query, MAX_ROWS)
-        assert QUERIES[query][0]().id == first.id
-
-    @pytest.mark.parametrize("scope", INDEXES)
-    def test_many_keys_are_found_by_index(self, scope):
-        deduplicates = (Deduplicate(f"other {n}", scope, **SCOPES[scope]) for n in range(1_000))
-        items = [ship.item(deduplicate=deduplicate) for deduplicate in deduplicates]
-        assert_reads_little(plan_of(lambda: chains.enqueue_many(items)), scope, 3 * len(items))
+@modes
+@pytest.mark.parametrize("scope", INDEXES)
+def test_many_keys_are_found_by_index(scope, mode):
+    deduplicates = (Deduplicate(f"other {n}", scope, **SCOPES[scope]) for n in range(1_000))
+    items = [ship.item(deduplicate=deduplicate) for deduplicate in deduplicates]
+    assert_reads_little(lambda: chains.enqueue_many(items), scope, mode, len(items))
 
 
-def assert_found(chain, finds):
-    assert chain.deduplicated is finds
-
-
-def assert_reads_little(found, query, most):
-    scans = [node for node in found if node.get("Relation Name") == Job._meta.db_table]
-    assert index_of(query) in indexes_of(found)
-    assert not [node["Alias"] for node in scans if node["Node Type"] == "Seq Scan"]
-    assert not [(node["Node Type"], node.get("Index Name")) for node in scans if rows_read(node) > most]
-
-
-@pytest.mark.usefixtures("_history")
-@pytest.mark.skipif(connection.vendor != "sqlite", reason="SQLite's plans")
-class TestSQLite:
-    @queries
-    def test_query_uses_the_index_of_keys(self, query):
-        call, finds = QUERIES[query]
-        with sqlite_plans() as plan:
-            assert call().deduplicated is finds
-        [search, *_] = [line for line in plan if index_of(query) in line]
-        assert "(deduplication_key=? AND chain_type_name=?" in search
-        assert not [line for line in plan if line.startswith("SCAN") and not line.startswith("SCAN json_each")]
-        if index_of(query) == "jobchains_key":
-            assert "created_at>?" in search
-            # Only the subquery of the other scope may sort, because it finds few open chains.
-            assert count(plan, "TEMP B-TREE FOR ORDER BY") <= count(plan, "jobchains_open_key")
-
-
-def count(plan, part):
-    return sum(part in line for line in plan)
-
-
-@contextmanager
-def sqlite_plans():
-    """Record the plans of the statements that select by key."""
-    lines = []
-
-    def explain(execute, sql, params, many, context):
-        if sql.startswith("SELECT wanted"):
-            with connection.cursor() as cursor:
-                cursor.cursor.execute(f"EXPLAIN QUERY PLAN {sql}", params)
-                lines.extend(row[3] for row in cursor.cursor.fetchall())
-        return execute(sql, params, many, context)
-
-    with connection.execute_wrapper(explain):
-        yield lines
-    assert lines
+def assert_reads_little(call, scope, mode, keys):
+    reading = reading_of(call, mode)
+    plan = "\n".join(reading.plan)
+    assert INDEXES[scope] in plan
+    assert not reading.scans, plan
+    assert reading.rows <= MAX_ROWS + 3 * keys, plan
+    assert reading.steps <= MAX_THOUSAND_STEPS + keys, plan

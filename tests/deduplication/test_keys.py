@@ -1,13 +1,14 @@
-"""Valid keys, scopes, windows and exclusions are accepted, and others raise an error before anything is written."""
+"""Valid keys, tenants, windows and exclusions are accepted, and others raise an error before anything is written."""
 
 from datetime import timedelta
 from uuid import uuid4
 
 import pytest
 
+from django_jobchains import chains
 from django_jobchains.chains import Deduplicate
-from django_jobchains.models import Job
-from tests.deduplication.keyed_chains import KEY, SCOPES, ship, start
+from django_jobchains.models import Chain, Job
+from tests.deduplication.keyed_chains import KEY, SCOPES, continue_chain, finish, ship, start
 
 pytestmark = pytest.mark.django_db
 
@@ -19,11 +20,23 @@ UNUSUAL_KEYS = [
     "%s %(a)s %%",
     'it\'s "quoted" \\ ; --',
     '{"a": [1]}',
-    "$.path[0]",
     "größe Ω 漢字 🎉",
     "e\u0301",
     "x" * 200,
     "🎉" * 200,
+]
+#: Pairs of a tenant and a key that are similar.
+SIMILAR = [
+    (("", "a"), ("", "A")),
+    (("", "a"), ("", "a ")),
+    (("", "\u00e9"), ("", "e\u0301")),
+    (("", "1"), ("", "1.0")),
+    (("", "a%"), ("", "ab")),
+    (("a", "b c"), ("a b", "c")),
+    (("a", "b"), ("", "a/b")),
+    (("a", "b"), ("", "ab")),
+    (("a", "a"), ("", "a")),
+    (("größe Ω 漢字 🎉", "a"), ("größe", "a")),
 ]
 
 
@@ -32,48 +45,47 @@ def test_key_is_1_to_200_printable_characters_and_is_stored_unchanged(key):
     first = start(key=key)
     assert first.refresh().deduplication_key == key
     assert [start(key=key, scope=scope).id for scope in SCOPES] == [first.id] * len(SCOPES)
-    assert not start(key="other").deduplicated
 
 
-@pytest.mark.parametrize(
-    ("key", "other"), [("a", "A"), ("a", "a "), ("\u00e9", "e\u0301"), ("1", "01"), ("1", "1.0"), ("a%", "ab")]
-)
-def test_similar_keys_are_different(key, other):
-    assert start(key=key).id != start(key=other).id
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("pairs", SIMILAR)
+def test_similar_pairs_of_tenant_and_key_are_different(pairs, scope):
+    first, second = ([start(tenant=tenant, key=key, scope=scope) for _ in "xy"] for tenant, key in pairs)
+    assert [chain.deduplicated for chain in (*first, *second)] == [False, True, False, True]
+    assert first[0].id == first[1].id != second[0].id == second[1].id
 
 
-@pytest.mark.parametrize("key", ["", "x" * 201, "nul\0", "new\nline", "\ud800", "a␟b", None, 7, b"bytes", ["list"]])
-def test_invalid_key_raises_an_error(key):
-    with pytest.raises(ValueError, match=r"is not a deduplication key\. A key has 1 to 200 printable characters"):
-        Deduplicate(key)
+def test_in_one_batch_each_tenant_has_its_own_chain():
+    items = [ship.item(deduplicate=Deduplicate(KEY, tenant=tenant)) for tenant in ("a", "b", "", "a", "b", "")]
+    created = chains.enqueue_many(items)
+    assert [chain.deduplicated for chain in created] == [False] * 3 + [True] * 3
+    assert [chain.id for chain in created[:3]] == [chain.id for chain in created[3:]]
 
 
-@pytest.mark.parametrize("scope", ["all", None])
-def test_unknown_scope_raises_an_error(scope):
-    with pytest.raises(ValueError, match=r"scope=.* is not one of 'incomplete', 'any', 'incomplete_or_recent'"):
-        Deduplicate(KEY, scope=scope)
+def test_every_job_of_a_chain_has_the_tenant_and_the_key(store):
+    chain = start(tenant="acme")
+    continue_chain(store, chain)
+    assert {job.deduplication_key for job in chain.jobs} == {"acme␟order-7"}
+    assert Chain.objects.get(deduplication_key="acme␟order-7").id == start(tenant="acme").id == chain.id
+    finish(store, chain)
+    assert not start(tenant="acme").deduplicated
 
 
-def test_incomplete_or_recent_requires_a_window():
-    with pytest.raises(ValueError, match="needs a window: pass for example window="):
-        Deduplicate(KEY, "incomplete_or_recent")
+UNPRINTABLE = ("nul\0", "new\nline", "\ud800", "a␟b", None, 7, b"bytes")
+ERRORS = [
+    *(({"key": key}, r"is not a deduplication key\. A key has 1 to 200") for key in ("", "x" * 201, *UNPRINTABLE, [])),
+    *(({"tenant": tenant}, r"tenant=.*: a string of printable characters without ␟") for tenant in UNPRINTABLE),
+    ({"key": "k" * 100, "tenant": "t" * 100}, "are too long: together they have at most 199 characters"),
+    *(({"scope": scope}, "scope=.* is not one of 'incomplete', 'any', 'incomplete_or_recent'") for scope in ("", None)),
+    ({"scope": "incomplete_or_recent"}, "needs a window: pass for example window="),
+    *(({"window": window}, r"window=.*a timedelta above 0") for window in (timedelta(0), timedelta.max, 5, "5", True)),
+]
 
 
-@pytest.mark.parametrize("window", [timedelta(0), timedelta(seconds=-1)])
-def test_window_must_be_above_zero(window):
-    with pytest.raises(ValueError, match=r"window=.*a timedelta above 0"):
-        Deduplicate(KEY, window=window)
-
-
-@pytest.mark.parametrize("window", [5, 1.5, "5", True])
-def test_window_must_be_a_timedelta(window):
-    with pytest.raises((TypeError, ValueError), match=r"window"):
-        Deduplicate(KEY, window=window)
-
-
-def test_window_must_fit_into_the_dates_of_the_database():
-    with pytest.raises(ValueError, match=r"window="):
-        Deduplicate(KEY, window=timedelta.max)
+@pytest.mark.parametrize(("options", "message"), ERRORS)
+def test_invalid_options_raise_an_error(options, message):
+    with pytest.raises(ValueError, match=message):
+        Deduplicate(**{"key": KEY, **options})
 
 
 @pytest.mark.parametrize("excluded", [["x"], [str(uuid4())], [None], ["x", uuid4()]])
@@ -84,14 +96,20 @@ def test_exclusions_must_be_ids(excluded):
 
 def test_exclusions_may_be_any_iterable_of_ids_chains_and_jobs():
     first = start()
-    collections = ([first.id], (first.id,), {first.id}, frozenset([first.id]), {first.id: 1}.keys())
-    for excluded in (*collections, (id_ for id_ in [first.id]), first.id, [first], [first.current_job]):
+    for excluded in (
+        {first.id},
+        {first.id: 1}.keys(),
+        (id_ for id_ in [first.id]),
+        first.id,
+        [first],
+        [first.current_job],
+    ):
         chain = start(exclude_chain_ids=excluded)
         assert not chain.deduplicated
         Job.objects.filter(chain_id=chain.id).delete()
 
 
-@pytest.mark.parametrize("deduplicate", [KEY, ("key", KEY), {"key": KEY}, True])
+@pytest.mark.parametrize("deduplicate", [KEY, {"key": KEY}, True])
 def test_deduplicate_must_be_an_instance_of_deduplicate(deduplicate):
     with pytest.raises(TypeError, match="Deduplicate"):
         ship.enqueue(deduplicate=deduplicate)

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
@@ -11,7 +10,6 @@ from django_jobchains.monitoring import overview
 from django_jobchains.store.workers import Beat
 from tests.support.jobs import database_now
 from tests.support.pool_states import POOL
-from tests.support.worker_rows import state_of
 
 pytestmark = pytest.mark.django_db
 
@@ -36,46 +34,6 @@ def silent(seconds: float, worker: str = BEAT.id) -> None:
     assert WorkerPresence.objects.filter(pk=worker).update(heartbeat_at=moment) == 1
 
 
-def test_a_later_heartbeat_updates_the_row(store):
-    store.workers.beat(BEAT)
-    began = WorkerPresence.objects.get().started_at
-    silent(30)
-    store.workers.beat(replace(BEAT, busy=0, stuck=0, slots=11, is_stopping=True, up_seconds=5, heartbeat_seconds=3))
-    [found] = store.workers.present()
-    assert found.heartbeat_age_seconds < 20
-    assert (found.busy, found.stuck, found.slots, found.is_stopping) == (0, 0, 11, True)
-    assert found.started_at == began
-    assert found.heartbeat_seconds == 3
-
-
-def test_constant_columns_of_a_known_worker_are_not_read_again(store, monkeypatch):
-    other = replace(BEAT, id="other", queues=None)
-    for beat in (BEAT, other):
-        store.workers.beat(beat)
-    known = {worker.id: worker for worker in store.workers.present()}
-    WorkerPresence.objects.update(type_names=["not read"], queues=["not read"], busy=7)
-    store.workers.beat(third := replace(BEAT, id="third"))
-    rows: list[Any] = []
-    fetch = store.db.fetch
-    monkeypatch.setattr(store.db, "fetch", lambda sql, params: rows.extend(fetch(sql, params)) or rows)
-    found = [state_of(worker) for worker in store.workers.present(known)]
-    assert "not read" not in str(rows)
-    assert found == [state_of(replace(BEAT, busy=7)), state_of(replace(other, busy=7)), state_of(third)]
-
-
-def test_workers_are_counted_by_their_rows(store):
-    assert store.workers.count() == 0
-    store.workers.beat(BEAT)
-    store.workers.beat(replace(BEAT, id="other"))
-    assert store.workers.count() == 2
-
-
-def test_a_deleted_row_is_created_again_with_the_start_of_the_worker(store):
-    store.workers.beat(replace(BEAT, up_seconds=3600))
-    [found] = store.workers.present()
-    assert abs((database_now() - found.started_at).total_seconds() - 3600) < 60
-
-
 @pytest.mark.parametrize(("seconds", "is_stale"), [(0, False), (20, False), (40, True)])
 def test_a_worker_is_stale_after_three_missed_heartbeats(store, seconds, is_stale):
     store.workers.beat(BEAT)
@@ -83,17 +41,6 @@ def test_a_worker_is_stale_after_three_missed_heartbeats(store, seconds, is_stal
     [worker] = overview().workers
     assert worker.is_stale is is_stale
     assert seconds - 0.1 < worker.heartbeat_age_seconds < seconds + 10  # SQLite returns days as a float
-
-
-@pytest.mark.parametrize(("beats", "is_pruned"), [(5.5, False), (6.5, True)])
-@pytest.mark.parametrize("heartbeat_seconds", [100.0, 1_000.0])
-def test_a_worker_is_deleted_after_six_of_its_own_heartbeats(store, heartbeat_seconds, beats, is_pruned):
-    store.workers.beat(replace(BEAT, heartbeat_seconds=heartbeat_seconds))
-    store.workers.beat(replace(BEAT, id="alive"))
-    silent(heartbeat_seconds * beats)
-    assert store.workers.prune() == ([BEAT.id] if is_pruned else [])
-    left = set(WorkerPresence.objects.values_list("pk", flat=True))
-    assert left == ({"alive"} if is_pruned else {"alive", BEAT.id})
 
 
 def test_the_overview_shows_the_values_of_a_heartbeat(store):

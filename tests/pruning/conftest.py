@@ -7,13 +7,6 @@ __all__ = ("_declared_types",)
 
 
 @pytest.fixture
-def recorded_batches():
-    """The calls of ``on_batch``, and the callback that records them."""
-    reports = []
-    return reports, lambda deleted, share: reports.append((deleted, share))
-
-
-@pytest.fixture
 def clock():
     """The database's clock, which a test can advance."""
     with testing.clock() as clock:

@@ -23,12 +23,13 @@ class Reading:
     plan: list[str] = field(default_factory=list)
 
 
-def reading_of(call):
-    return {"postgresql": _on_postgresql, "sqlite": _on_sqlite}[connection.vendor](call)
+def reading_of(call, mode="auto"):
+    """``mode``: how PostgreSQL plans prepared statements."""
+    return _on_sqlite(call) if connection.vendor == "sqlite" else _on_postgresql(call, mode)
 
 
-def _on_postgresql(call):
-    use_plans("auto")
+def _on_postgresql(call, mode):
+    use_plans(mode)
     found = plan_of(call)
     return Reading(
         scans=[_text(node) for node in found if node["Node Type"] == "Seq Scan" and node["Relation Name"] in TABLES],
@@ -51,7 +52,7 @@ def _on_sqlite(call):
     with CaptureQueriesContext(connection) as queries, _counted() as steps:
         call()
     plan = [line for query in queries for line in _plan(query["sql"])]
-    tables = (*TABLES, "root", "last", "step")
+    tables = (*TABLES, "root", "last", "step", "job", "first")
     scans = [line for line in plan if line.startswith("SCAN") and line.split()[1] in tables and "INDEX" not in line]
     return Reading(scans=scans, steps=len(steps), plan=plan)
 

@@ -8,7 +8,7 @@ import pytest
 from django.db import transaction
 
 from django_jobchains.models import Job
-from tests.store.conftest import locks_rows
+from tests.store.conftest import with_locks
 from tests.support.connections import committing, elsewhere, holding, waiting
 from tests.support.jobs import (
     LEASE_SECONDS,
@@ -156,8 +156,7 @@ def test_a_claim_in_an_old_transaction_gets_a_full_lease(store):
     assert start + timedelta(seconds=60) <= stored(job).leased_until <= database_now() + timedelta(seconds=60)
 
 
-@committing
-@locks_rows
+@with_locks
 def test_a_claim_in_an_old_transaction_finds_what_became_due_meanwhile(store):
     with transaction.atomic():
         create(store, delay_seconds=0.3)
@@ -221,8 +220,7 @@ def test_a_claim_during_an_uncommitted_one_takes_other_jobs(store, roll_back):
     assert set(Job.objects.values_list("attempt", flat=True)) == {1}
 
 
-@committing
-@locks_rows
+@with_locks
 def test_a_locked_job_is_skipped_and_others_are_claimed(store):
     locked = create(store, 2, SHIP, priority=5)
     free = create(store, 2)
@@ -231,8 +229,7 @@ def test_a_locked_job_is_skipped_and_others_are_claimed(store):
     assert elsewhere(lambda store: claim(store)) == []
 
 
-@committing
-@locks_rows
+@with_locks
 def test_a_claim_does_not_wait_for_a_job_that_is_being_deleted(store):
     deleted, free = create(store, 2)
     other = holding(lambda store: Job.objects.filter(pk=deleted).delete())

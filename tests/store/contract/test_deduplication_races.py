@@ -10,7 +10,7 @@ from django.db import connection, connections, transaction
 
 from django_jobchains import chains
 from django_jobchains.chains import Deduplicate
-from django_jobchains.models import Job, JobBlocker
+from django_jobchains.models import Job, JobBlocker, KeyLock
 from django_jobchains.processors import get_registry
 from tests.deduplication.keyed_chains import KEY, SCOPES, continue_chain, finish, mail, ship, start
 from tests.support.connections import committing, holding, stopped_before, waiting
@@ -60,17 +60,10 @@ def in_autocommit(number, **options):
     return chain.id, chain.deduplicated, True
 
 
-def in_a_transaction(number, **options):
-    with transaction.atomic():
-        chain = start(number, **options)
-        time.sleep(random.uniform(0, 0.005))  # holds the key for different times
-        return chain.id, chain.deduplicated, True
-
-
 def partly_rolled_back(number, **options):
     with transaction.atomic():
         chain = start(number, **options)
-        time.sleep(random.uniform(0, 0.005))
+        time.sleep(random.uniform(0, 0.005))  # holds the key for different times
         transaction.set_rollback(number % 2 == 0)
         return chain.id, chain.deduplicated, number % 2 == 1
 
@@ -90,10 +83,8 @@ def in_batches(number, **options):
     [
         (in_autocommit, "incomplete"),
         (in_autocommit, "any"),
-        (in_a_transaction, "incomplete"),
         (partly_rolled_back, "any"),
-        (in_batches, "incomplete"),
-        (in_a_transaction, "incomplete_or_recent"),
+        (partly_rolled_back, "incomplete"),
         (in_batches, "incomplete_or_recent"),
     ],
 )
@@ -107,21 +98,12 @@ def test_one_of_16_connections_creates_the_chain_and_all_get_it(run, scope):
         Job.objects.all().delete()
 
 
-def test_concurrent_calls_that_exclude_an_ended_chain_create_one_chain(store):
-    first = start()
-    finish(store, first)
-    ids = {id_ for id_, *_ in race(lambda number: in_a_transaction(number, exclude_chain_ids=[first.id], scope="any"))}
-    assert len(ids) == 1
-    assert first.id not in ids
-    assert Job.objects.count() == 2
-
-
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="only SQLite begins without a lock")
 def test_deferred_transactions_create_one_chain(monkeypatch):
     """Deferred transactions are Django's default on SQLite."""
     monkeypatch.setitem(connections.settings["default"]["OPTIONS"], "transaction_mode", "DEFERRED")
-    for run in (in_a_transaction, in_autocommit):
-        assert len({id_ for id_, *_ in race(run)}) == 1
+    for run in (partly_rolled_back, in_autocommit):
+        assert len({id_ for id_, _, is_committed in race(run) if is_committed}) == 1
         Job.objects.get().delete()
 
 
@@ -134,24 +116,16 @@ orders = pytest.mark.parametrize(
 
 
 @orders
-def test_second_waits_for_the_first_and_gets_its_chain(first_scope, second_scope):
+@pytest.mark.parametrize("roll_back", [False, True])
+def test_second_waits_for_the_first_and_gets_its_chain(first_scope, second_scope, roll_back):
     first = holding(lambda store: start("first", scope=first_scope))
     second = waiting(lambda store: start("second", scope=second_scope))
-    first.go_on()
-    chain, again = first.result(), second.result()
-    assert (again.id, again.deduplicated, again.input) == (chain.id, True, "first")
-    assert first.conflicts == second.conflicts == []
-
-
-@orders
-def test_second_creates_the_chain_if_the_first_is_rolled_back(first_scope, second_scope):
-    first = holding(lambda store: start("first", scope=first_scope))
-    second = waiting(lambda store: start("second", scope=second_scope))
-    first.go_on(roll_back=True)
+    first.go_on(roll_back=roll_back)
     first.result()
     chain = second.result()
-    assert not chain.deduplicated
-    assert Job.objects.get().input == "second"
+    assert (chain.deduplicated, chain.input) == ((False, "second") if roll_back else (True, "first"))
+    assert Job.objects.get().id == chain.id
+    assert first.conflicts == second.conflicts == []
 
 
 @pytest.mark.parametrize(("scope", "is_found"), [("incomplete", False), ("incomplete_or_recent", True)])
@@ -178,18 +152,6 @@ def test_chain_that_continues_meanwhile_is_found():
     assert second.result().id == chain.id
     assert start("third").id == chain.id
     assert Job.objects.filter(deduplication_key=KEY, chain_index=0).count() == 1
-
-
-def test_batches_of_the_same_keys_in_opposite_orders_do_not_deadlock():
-    def batch(keys):
-        items = [ship.item(deduplicate=Deduplicate(key)) for key in keys]
-        return lambda store: [chain.id for chain in chains.enqueue_many(items)]
-
-    first = holding(batch("abcdefgh"))
-    second = waiting(batch("hgfedcba"))
-    first.go_on()
-    assert first.result() == second.result()[::-1]
-    assert first.conflicts == second.conflicts == []
 
 
 @pytest.mark.postgresql
@@ -228,3 +190,53 @@ def test_enqueue_that_deadlocks_with_a_transaction_of_the_user_is_retried():
     enqueueing.go_on()
     assert user.result().id == enqueueing.result().id
     assert len(enqueueing.conflicts) == 1
+
+
+# Rows of keys
+
+
+def batch(keys):
+    return [chain.id for chain in chains.enqueue_many([ship.item(deduplicate=Deduplicate(key)) for key in keys])]
+
+
+@pytest.mark.postgresql
+def test_two_batches_lock_their_keys_in_one_order():
+    """A third transaction holds a key in the middle. In the callers' orders, the batches would deadlock."""
+    middle = holding(lambda store: start(key="e"))
+    first, second = (waiting(lambda store, keys=keys: batch(keys)) for keys in ("abcdefghi", "ihgfedcba"))
+    middle.go_on()
+    assert first.result() == second.result()[::-1]
+    assert first.conflicts == second.conflicts == []
+
+
+@pytest.mark.postgresql
+def test_batch_does_not_fill_the_lock_table():
+    """An advisory lock for each key would use up the 64 locks that the server reserves for each connection."""
+    with transaction.atomic(), connection.cursor() as cursor:
+        batch(map(str, range(5_000)))
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid()")
+        assert cursor.fetchone()[0] < 64
+
+
+@pytest.mark.postgresql
+def test_row_of_a_key_is_deleted_a_day_after_its_use_unless_it_is_locked(store):
+    batch("abc")
+    assert store.keys.forget(10) == 0
+    store.db.ahead_seconds = 86_410
+    holding(lambda store: start(key="b"))
+    assert store.keys.forget(10) == 2
+    assert KeyLock.objects.count() == 1
+
+
+@pytest.mark.postgresql
+def test_key_whose_row_is_deleted_while_a_transaction_waits_for_it_is_locked_again(store):
+    """This happens to keys that were used long ago."""
+    start(key="a")
+    Job.objects.all().delete()
+    deleting = holding(lambda store: KeyLock.objects.all().delete())
+    first = waiting(lambda store: start(key="a"))
+    deleting.go_on()
+    deleting.result()
+    assert not first.result().deduplicated
+    assert start(key="a").id == first.result().id
+    assert KeyLock.objects.count() == 1

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 
 import pytest
 from django.apps import apps
-from django.db import transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_jobchains.models import Job
@@ -24,7 +23,7 @@ from tests.support.jobs import (
     stored,
 )
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("registry")]
 
 ALERT = "contract.alert"
 
@@ -61,7 +60,6 @@ def followed():
     return sorted(job.input["job_id"] for job in alerts if job.input)
 
 
-@pytest.mark.usefixtures("registry")
 @pytest.mark.parametrize("name", FAILS)
 def test_a_failed_job_is_followed_by_a_chain(store, name):
     job, effects = running_job(store, input='{"order": 7}', context='{"tenant": 3}'), Effects()
@@ -81,7 +79,6 @@ def test_a_failed_job_is_followed_by_a_chain(store, name):
     assert ALERT in effects.due_types
 
 
-@pytest.mark.usefixtures("registry")
 def test_jobs_that_fail_with_a_blocker_are_followed(store):
     blocker = running_job(store)
     (first,) = create(store, blockers=(blocker.chain_id,), on_blocker_failure="fail")
@@ -94,7 +91,6 @@ def test_jobs_that_fail_with_a_blocker_are_followed(store):
     assert followed() == sorted(map(str, (first, first, second, late)))
 
 
-@pytest.mark.usefixtures("registry")
 def test_other_ends_are_not_followed(store):
     completed, again, handed_back, stale, cancelled = running(store, 5)
     store.attempts.finish([finished(completed)])
@@ -107,16 +103,6 @@ def test_other_ends_are_not_followed(store):
     assert followed() == []
 
 
-@pytest.mark.usefixtures("registry")
-def test_a_failure_that_is_rolled_back_is_not_followed(store):
-    job = running_job(store)
-    with transaction.atomic():
-        store.attempts.fail([failed_try(job)])
-        transaction.set_rollback(True)
-    assert followed() == []
-
-
-@pytest.mark.usefixtures("registry")
 @pytest.mark.parametrize("name", FAILS)
 def test_many_failures_take_as_many_statements_as_one(store, name):
     counts = []

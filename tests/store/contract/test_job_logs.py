@@ -5,9 +5,9 @@ import pytest
 from django_jobchains.models import JobProgress, LogLine
 from django_jobchains.store.retention import EndedChains
 from django_jobchains.store.rows import Effects, LogEntries, NewLogLine
-from tests.store.conftest import locks_rows
-from tests.store.contract.test_maintenance import FAR
-from tests.support.connections import committing, elsewhere, holding, waiting
+from tests.store.conftest import with_locks
+from tests.store.contract.test_retention import FAR
+from tests.support.connections import elsewhere, holding, waiting
 from tests.support.jobs import (
     claim,
     entries,
@@ -125,8 +125,7 @@ def test_lines_are_deleted_with_the_chain(store):
     assert left() == (0, 0)
 
 
-@committing
-@locks_rows
+@with_locks
 def test_lines_are_visible_while_the_job_is_being_completed(store):
     job = running_job(store)
     holding(lambda store: store.attempts.lock(job.id))
@@ -134,8 +133,7 @@ def test_lines_are_visible_while_the_job_is_being_completed(store):
     assert (lines_of(job), progress_of(job)[1]) == (["inside"], 0.5)
 
 
-@committing
-@locks_rows
+@with_locks
 def test_a_log_does_not_wait_for_the_deletion_of_a_job(store):
     doomed, other = running(store, 2)
     store.logs.write([entries(doomed, "a", progress=0.1)])
@@ -146,8 +144,7 @@ def test_a_log_does_not_wait_for_the_deletion_of_a_job(store):
     assert lines_of(other) == ["c"]
 
 
-@committing
-@locks_rows
+@with_locks
 def test_a_deletion_waits_for_the_log_of_the_job(store):
     job = running_job(store)
     speaking = holding(lambda store: store.logs.write([entries(job, "a", progress=0.5)]))

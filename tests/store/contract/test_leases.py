@@ -7,8 +7,8 @@ import pytest
 from django_jobchains.declare.policies import Backoff
 from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.store.rows import Effects, Renewal
-from tests.store.conftest import locks_rows
-from tests.support.connections import committing, holding
+from tests.store.conftest import with_locks
+from tests.support.connections import holding
 from tests.support.jobs import (
     SHIP,
     alter,
@@ -117,8 +117,7 @@ def test_an_attempt_that_was_asked_to_stop_is_reported_and_a_stale_one_of_its_jo
     assert query(store, [stale, fresh, other]) == Renewal({stale.key: "taken_by_another_worker"}, {fresh.key})
 
 
-@committing
-@locks_rows
+@with_locks
 def test_an_attempt_that_has_locked_its_row_is_asked_to_stop(store):
     job = running_job(store)
     store.chains.cancel([job.chain_id], Effects())
@@ -193,8 +192,7 @@ def test_expired_leases_of_others_are_reaped_the_oldest_first(store):
     assert [(job.status, job.crashes) for job in reap(store, max_crashes=3)] == [("failed", 8)]
 
 
-@committing
-@locks_rows
+@with_locks
 def test_locked_rows_do_not_count_towards_the_limit(store):
     completing, dead = running(store, 2)
     expire(completing, ago=100)

@@ -1,13 +1,9 @@
 """Inputs, outputs and errors are read back equal."""
 
-import json
-
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from django_jobchains.exceptions import InvalidInput
-from django_jobchains.models import Job
 from django_jobchains.payloads.strict_json import decode, encode
 from django_jobchains.store import get_store
 from tests.support.jobs import claim, create, failed_try, finished, new_job, running_job, stored
@@ -78,28 +74,17 @@ def test_unusual_input_and_output_are_read_back_equal(store, value):
 
 
 @examples
-@given(json_values)
-@example([1e23, -1e300, 1e16, 123456789012345680.0, -0.0])
-def test_any_input_is_read_back_equal(value):
-    store = get_store()
-    [job_id] = create(store, input=encode(value))
-    [job] = claim(store)
-    assert job.id == job_id
-    assert same(decode(job.input), value)
-    assert same(stored(job_id).input, value)
-
-
-@examples
-@given(st.lists(json_values, min_size=2, max_size=8))
-def test_inputs_and_outputs_of_a_batch_do_not_mix(values):
+@given(st.lists(json_values, min_size=1, max_size=8))
+@example([[1e23, -1e300, 1e16, 123456789012345680.0, -0.0]])
+def test_inputs_and_outputs_of_a_batch_are_read_back_equal_and_do_not_mix(values):
     store = get_store()
     ids = [row.id for row in store.jobs.create([new_job(input=encode(value)) for value in values])]
     jobs = claim(store)
     assert [job.id for job in jobs] == ids
     assert all(same(decode(job.input), value) for job, value in zip(jobs, values, strict=True))
     store.attempts.finish([finished(job, encode([value])) for job, value in zip(jobs, values, strict=True)])
-    outputs = dict(Job.objects.filter(pk__in=ids).values_list("pk", "output"))
-    assert all(same(outputs[job_id], [value]) for job_id, value in zip(ids, values, strict=True))
+    saved = [stored(job) for job in jobs]
+    assert all(same([job.input, job.output], [value, [value]]) for job, value in zip(saved, values, strict=True))
 
 
 @examples
@@ -111,17 +96,3 @@ def test_any_error_text_is_stored_unchanged(error, traceback):
     saved = stored(job)
     failure = saved.failed_attempts.get()
     assert (saved.last_error, failure.error, failure.traceback) == (error, error, traceback)
-
-
-def test_invalid_input_does_not_affect_other_jobs_of_the_claim(store):
-    ids = create(store, 3, input='{"a":1}')
-    Job.objects.filter(pk=ids[1]).update(input=None)
-    jobs = {job.id: job for job in claim(store)}
-    assert set(jobs) == set(ids)
-    assert json.loads(jobs[ids[0]].input) == json.loads(jobs[ids[2]].input) == {"a": 1}
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), "\0", "\ud800", {1: 2}, {"a": object()}, deep(101)])
-def test_values_that_cannot_be_read_back_are_refused(value):
-    with pytest.raises(InvalidInput):
-        encode(value)
