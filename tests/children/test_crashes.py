@@ -120,15 +120,6 @@ def test_a_hanging_function_in_c_is_ended_with_what_it_has_started(tmp_path):
         until(lambda: not any(map(is_running, pids)))
 
 
-def test_sigterm_ends_a_call():
-    with ReusablePool() as pool, ChildSession(pool) as child:
-        call = begun(child, "hang")
-        call.terminate()
-        with pytest.raises(ChildCrashed) as caught:
-            call.wait(30)
-        assert caught.value.exitcode == -signal.SIGTERM
-
-
 def test_an_interrupted_caller_does_not_leave_the_call_running():
     def interrupt(message):
         raise KeyboardInterrupt
@@ -178,54 +169,33 @@ def test_descriptors_do_not_accumulate(each_way_to_start):
 GRACE_SECONDS = 1000
 
 
-class RecordedPeer:
-    """A child process that never replies. It records what is sent to it, and how long its caller waits for it."""
-
-    level = "process"
-    pid = 1
-    is_alive = True
-    rss = 0
-
-    def __init__(self):
-        self.all = []
-
-    def send(self, message): ...
-    def withdraw(self):
-        return set()
-
-    def abort(self, id, reason, part):
-        self.all.append("abort")
-
-    def receive(self, timeout):
-        self.all.append(round(timeout or 0, -2))
-
-    def terminate(self):
-        self.all.append("SIGTERM")
-
-    def kill(self):
-        self.all.append("SIGKILL")
-
-    def end(self): ...
-
-
 @pytest.fixture
-def peer():
-    return RecordedPeer()
-
-
-@pytest.fixture
-def call(peer):
+def call():
+    """A call in a process that never replies. It records what is sent, and how long its caller waits."""
+    seen = []
+    peer = SimpleNamespace(
+        is_alive=True,
+        send=lambda message: None,
+        withdraw=set,
+        abort=lambda *arguments: seen.append("abort"),
+        receive=lambda timeout: seen.append(round(timeout or 0, -2)),
+        terminate=lambda: seen.append("SIGTERM"),
+        kill=lambda: seen.append("SIGKILL"),
+    )
     isolation = Isolation("process", grace_seconds=GRACE_SECONDS)
-    return PooledChild(peer, key="default", isolation=isolation, next_request_id=lambda: 1).start("module:function")
+    child = PooledChild(peer, key="default", isolation=isolation, next_request_id=lambda: 1)
+    call = child.start("module:function")
+    call.seen = seen
+    return call
 
 
 @pytest.fixture
-def abort(monkeypatch, peer):
+def abort(monkeypatch, call):
     """A signal whose watch does not wait. The times are recorded instead."""
 
     class Event(threading.Event):
         def wait(self, timeout=None):
-            peer.all.append(timeout or 0)
+            call.seen.append(timeout or 0)
             return False
 
     patched = SimpleNamespace(Event=Event, Thread=threading.Thread, Lock=threading.Lock, RLock=threading.RLock)
@@ -233,22 +203,22 @@ def abort(monkeypatch, peer):
     return AbortSignal()
 
 
-def test_a_call_past_its_timeout_has_the_grace_to_end(peer, call):
+def test_a_call_past_its_timeout_has_the_grace_to_end(call):
     call.stop(GRACE_SECONDS)
-    assert peer.all[:3] == ["SIGTERM", GRACE_SECONDS, "SIGKILL"]
+    assert call.seen[:3] == ["SIGTERM", GRACE_SECONDS, "SIGKILL"]
 
 
-def test_an_aborted_call_has_half_of_the_grace_before_each_signal(peer, call, abort):
+def test_an_aborted_call_has_half_of_the_grace_before_each_signal(call, abort):
     with AbortWatch(call, abort, GRACE_SECONDS):
         abort.abort("cancelled")
-        until(lambda: "SIGKILL" in peer.all)
-    assert peer.all == ["abort", GRACE_SECONDS / 2, "SIGTERM", GRACE_SECONDS / 2, "SIGKILL"]
+        until(lambda: "SIGKILL" in call.seen)
+    assert call.seen == ["abort", GRACE_SECONDS / 2, "SIGTERM", GRACE_SECONDS / 2, "SIGKILL"]
 
 
-def test_a_call_that_ends_gets_no_signal(peer, call, abort):
+def test_a_call_that_ends_gets_no_signal(call, abort):
     watch = AbortWatch(call, abort, GRACE_SECONDS)
     call.abort = lambda reason: watch.__exit__(None, None, None)
     with watch:
         abort.abort("cancelled")
-        until(lambda: peer.all and not any(each.name == "jobchains-abort-watch" for each in threading.enumerate()))
-    assert peer.all == [GRACE_SECONDS / 2]
+        until(lambda: call.seen and not any(each.name == "jobchains-abort-watch" for each in threading.enumerate()))
+    assert call.seen == [GRACE_SECONDS / 2]

@@ -64,17 +64,12 @@ def test_a_child_that_is_not_ready_in_time_cannot_start(monkeypatch):
         TransientPool(setup=f"{FUNCTIONS}:hang_in_set_up", strict=True).acquire(timeout=60)
 
 
-def test_the_preload_process_has_no_database_connection(db):
-    in_child(TransientPool(), "users")
-    targets = open_files(child_process.get_preload().pid)
-    assert not any("sqlite" in target for target in targets)
-    until(lambda: [file.split(":")[0] for file in open_files(child_process.get_preload().pid)].count("socket") == 1)
-
-
 def test_children_do_not_inherit_a_connection_that_importing_the_project_opens(db):
     pool = TransientPool(setup="tests.children.connected:set_up", strict=True)
     # The first child imports the module itself. The second is a fork of the preload process, which has imported it.
     assert [in_child(pool, "connections")[0][1] for _ in range(2)] == [True, False]
+    until(lambda: [file.split(":")[0] for file in open_files(child_process.get_preload().pid)].count("socket") == 1)
+    assert not any("sqlite" in target for target in open_files(child_process.get_preload().pid))
 
 
 def test_children_are_fresh_interpreters_on_macos(monkeypatch):

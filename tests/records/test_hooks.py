@@ -102,27 +102,6 @@ def test_pre_dequeue_decides_what_is_dequeued(hooked, make_worker, before, sizes
     assert sorted(Upload.objects.filter(state="completed").values_list("size", flat=True)) == sizes
 
 
-def test_a_budget_is_lowered_before_the_next_record_is_dequeued(hooked, start_worker):
-    headroom, lock, most = [10], threading.Lock(), []
-
-    def spend(size):
-        with lock:
-            headroom[0] -= size
-            most.append(headroom[0])
-
-    hooked.does = {
-        "pre_dequeue": lambda: Q(size__lte=headroom[0]) if headroom[0] else False,
-        "pre_handle": lambda record: spend(record.size),
-        "handle": lambda record, run: run.signal.wait(0.01),
-        "post_handle": lambda record: spend(-record.size),
-    }
-    Upload.objects.bulk_create([Upload(size=size) for size in (6, 6, 4, 3, 7, 10)])
-    worker = start_worker(slots=4, poll_seconds=0.02)
-    until(lambda: Upload.objects.filter(state="completed").count() == 6)
-    worker.stop()
-    assert min(most) >= 0
-
-
 @pytest.mark.parametrize(
     ("hook", "message", "first"),
     [

@@ -8,27 +8,20 @@ from django.db import OperationalError, ProgrammingError, connection
 from django.db.models import F, Value
 from django.db.models.signals import post_init
 
-from django_jobchains.attempts.record_attempt import EndedRecord, RecordAttempt, RecordEnvironment
+from django_jobchains.attempts.record_attempt import RecordAttempt, RecordEnvironment
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.records import RecordProcessor
 from django_jobchains.store import get_store
-from django_jobchains.store.record_tables import RecordEnd
 from django_jobchains.telemetry.events import AttemptAbandoned, OutcomeDelayed
-from django_jobchains.worker import end_writer
 from django_jobchains.worker import records as worker_records
-from django_jobchains.worker.end_writer import MAX_WAIT_SECONDS, EndWriter
 from django_jobchains.worker.held_leases import HeldRecords
 from django_jobchains.worker.isolated import child_attempt
-from django_jobchains.worker.record_ends import RecordSink
 from django_jobchains.worker.records import RecordSource
-from django_jobchains.worker.renewal import LeaseRenewal
 from django_jobchains.worker.slots import Slots
 from tests.records.conftest import refusing
 from tests.records.models import LETTER_COLUMNS, Letter, Upload
 from tests.store.test_retries import DriverError
-from tests.support.clocks import Clock
 from tests.support.waiting import until
-from tests.support.workers import context_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -127,36 +120,40 @@ def refused(error_class, sqlstate):
     return error
 
 
-@pytest.mark.parametrize("loads_counts", [True, False])
+@pytest.mark.parametrize("error", [OperationalError, ProgrammingError])
+def test_a_statement_that_fails_to_load_deferred_columns_costs_no_attempt(register, start_worker, monkeypatch, error):
+    register(queryset=Upload.objects.only("size", "state"), slots=4)
+    fail_once(monkeypatch, Upload, "refresh_from_db", refused(error, "42501"))
+    assert_all_complete(start_worker)
+
+
 @pytest.mark.parametrize(
     "errors",
     [
         [ValueError("no"), None, OperationalError("the connection is lost")],
         [refused(OperationalError, "57014")] * 2,
         [refused(OperationalError, "40001")] * 2,
-        [refused(ProgrammingError, "42501")] * 2,
     ],
-    ids=["lost", "time limit", "conflict", "not permitted"],
+    ids=["lost", "time limit", "conflict"],
 )
-def test_a_statement_that_fails_to_load_records_costs_them_no_attempt(
-    register, start_worker, monkeypatch, errors, loads_counts
-):
+def test_a_statement_that_fails_to_load_records_costs_them_no_attempt(register, start_worker, errors):
     """The first error makes the worker load the records one by one. The next error hands them back."""
-    last, errors = errors[-1], list(errors) if loads_counts else []
+    errors = list(errors)
 
     def load(record):
         if errors and (error := errors.pop(0)):
             raise error
 
-    queryset = Upload.objects.all() if loads_counts else Upload.objects.only("size", "state")
-    register(queryset=queryset, slots=4)
-    if not loads_counts:
-        fail_once(monkeypatch, Upload, "refresh_from_db", last)
-    Upload.objects.bulk_create([Upload(size=size) for size in range(4)])
+    register(slots=4)
     with when_loaded(load):
-        start_worker(slots=4, poll_seconds=0.05)
-        until(lambda: set(states().values()) == {"completed"}, what=states)
+        assert_all_complete(start_worker)
     assert not errors
+
+
+def assert_all_complete(start_worker):
+    Upload.objects.bulk_create([Upload(size=size) for size in range(4)])
+    start_worker(slots=4, poll_seconds=0.05)
+    until(lambda: set(states().values()) == {"completed"}, what=states)
     assert not Upload.objects.exclude(num_failures=0, num_resets=0).exists()
 
 
@@ -237,16 +234,9 @@ def test_a_record_is_reset_after_an_error_of_its_slot_or_task(
     assert "error" in {event.reason for event in events.of(AttemptAbandoned)}
 
 
-def test_pre_dequeue_is_called_again_after_an_error_of_its_thread(register, start_worker, monkeypatch):
+def test_errors_of_the_hooks_thread_and_after_the_end_change_nothing(register, start_worker, monkeypatch, events):
     register(Convert, poll_every=0.05)
     fail_once(monkeypatch, worker_records, "condition_of", RuntimeError("a bug"))
-    Upload.objects.create()
-    start_worker()
-    until(lambda: Upload.objects.get().state == "completed")
-
-
-def test_an_error_after_the_end_changes_nothing(register, start_worker, monkeypatch, events):
-    register(Convert, poll_every=0.05)
     fail_once(monkeypatch, RecordAttempt, "call_post_handle", RuntimeError("a bug"))
     Upload.objects.bulk_create([Upload(), Upload()])
     start_worker(slots=1)
@@ -257,14 +247,9 @@ def test_an_error_after_the_end_changes_nothing(register, start_worker, monkeypa
 # At the end of the worker
 
 
-@pytest.mark.parametrize("refused", [Upload, Letter])
-def test_records_of_a_model_are_handed_back_although_those_of_another_cannot_be(
-    processors, start_worker, monkeypatch, refused
-):
+def test_records_of_a_model_are_handed_back_although_those_of_another_cannot_be(processors, start_worker, monkeypatch):
     def both_states():
-        """Return the states of the refused model and of the other one."""
-        both = [Upload.objects.get().state, Letter.objects.get().status]
-        return both if refused is Upload else both[::-1]
+        return [Upload.objects.get().state, Letter.objects.get().status]
 
     started = threading.Barrier(3)
 
@@ -281,12 +266,12 @@ def test_records_of_a_model_are_handed_back_although_those_of_another_cannot_be(
     started.wait(30)
     end = worker.store.records.end
 
-    def fail_for_one(table, ends, **options):
-        if refused._meta.db_table in table.name:
+    def fail_for_uploads(table, ends, **options):
+        if Upload._meta.db_table in table.name:
             raise OperationalError("refused")
         return end(table, ends, **options)
 
-    monkeypatch.setattr(worker.store.records, "end", fail_for_one)
+    monkeypatch.setattr(worker.store.records, "end", fail_for_uploads)
     worker.stop(timeout=0)
     until(lambda: both_states() == ["processing", "queued"], what=both_states)
 
@@ -354,92 +339,3 @@ def test_a_record_whose_end_is_refused_is_reset(register, start_worker, events):
         start_worker()
         until(lambda: Upload.objects.filter(state="completed", num_resets__gt=0).exists())
     assert "error" in {event.reason for event in events.of(AttemptAbandoned)}
-
-
-class Failing:
-    """A writer whose database answers every end with the same error, at the times of a clock."""
-
-    def __init__(self, processors, monkeypatch, sqlstate):
-        store = get_store()
-        self.clock, self._sqlstate = Clock(), sqlstate
-        self.tried_at = set()
-        monkeypatch.setattr(store.records, "end", self._fail)
-        monkeypatch.setattr(end_writer, "time", self.clock)
-        processors.records(Upload)(lambda record, run: None)
-        [kind] = processors.record_types.values()
-        context = context_for(store, records=processors.record_types)
-        self.writer = EndWriter(context, RecordSink(context))
-        self.writer.put(EndedRecord(kind, (1, 1), 1, RecordEnd(1, 1, "completed")))
-
-    def _fail(self, *args):
-        self.tried_at.add(self.clock.now)
-        error = DriverError(self._sqlstate)
-        raise OperationalError(str(error)) from error
-
-    def try_for(self, seconds):
-        for _ in range(20 * seconds):
-            self.writer.interrupt()
-            self.writer.step()
-            self.clock.forward(0.05)
-
-
-@pytest.mark.parametrize("sqlstate", ["40001", "55P03"])
-def test_the_waits_after_conflicts_and_locks_grow_and_are_reported(processors, monkeypatch, events, sqlstate):
-    failing = Failing(processors, monkeypatch, sqlstate)
-    failing.try_for(30)
-    *_, before, last = sorted(failing.tried_at)
-    assert not failing.writer.is_idle
-    assert len(failing.tried_at) < 40
-    assert last - before == pytest.approx(MAX_WAIT_SECONDS, abs=0.1)
-    [delayed] = events.of(OutcomeDelayed)
-    assert (delayed.job_id, delayed.kind, delayed.error) == ("1", "record", "OperationalError: conflict")
-
-
-def test_an_end_that_always_exceeds_a_time_limit_is_not_tried_for_ever(processors, monkeypatch):
-    failing = Failing(processors, monkeypatch, "57014")
-    failing.try_for(30)
-    assert failing.writer.is_idle
-
-
-# The health of the worker
-
-
-@pytest.mark.postgresql
-def test_a_session_that_the_server_ends_is_logged_without_a_traceback(processors, start_worker, caplog):
-    """The server accepts connections, so Django connects again while the transaction of the query ends."""
-    processors.records(Upload, poll_every=0.05)(lambda record, run: None)
-    start_worker()
-    Upload.objects.create()
-    until(lambda: Upload.objects.get().state == "completed")
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        )
-    Upload.objects.create()
-    until(lambda: Upload.objects.filter(state="completed").count() == 2)
-    logged = [record for record in caplog.records if "could not be dequeued" in record.getMessage()]
-    assert [record.exc_info for record in logged] == [None]
-
-
-@pytest.mark.parametrize(
-    ("thread", "call_of"),
-    [
-        ("lease-renewal", lambda worker: (LeaseRenewal, "_each")),
-        ("record-writer", lambda worker: (worker.store.records, "end")),
-    ],
-)
-def test_a_worker_is_not_ready_while_a_thread_of_records_fails(processors, make_worker, monkeypatch, thread, call_of):
-    def fail(*args):
-        raise OperationalError("the connection is lost")
-
-    processors.records(Upload)(lambda record, run: None)
-    Upload.objects.create()
-    worker = make_worker()
-    with monkeypatch.context() as patch:
-        patch.setattr(*call_of(worker), fail)
-        worker.start()
-        until(lambda: f"jobchains-{thread} fails and is retried" in worker.health().problems, what=worker.health)
-        assert worker.health().is_live
-    until(lambda: Upload.objects.get().state == "completed")
-    until(lambda: worker.health().is_ready, what=worker.health)

@@ -12,10 +12,7 @@ from django.utils import timezone
 from django_jobchains import chains, records
 from django_jobchains.attempts.record_attempt import RecordEnvironment
 from django_jobchains.handlers.abort_signal import AbortSignal
-from django_jobchains.models import FailedAttempt
 from django_jobchains.monitoring import record_overview
-from django_jobchains.processors import RunningJob
-from django_jobchains.records.operations import RecordQuerySet
 from django_jobchains.store import get_store
 from django_jobchains.store.errors import is_lock_timeout
 from django_jobchains.store.record_tables import RecordEnd
@@ -25,9 +22,8 @@ from django_jobchains.worker.threads import LOCK_SECONDS
 from tests.records.conftest import Waiting
 from tests.records.models import Export, Repository, Upload
 from tests.records.test_retries import CALLS
-from tests.shop.models import Effect
 from tests.support.connections import Actor, holding
-from tests.support.waiting import until, until_completed
+from tests.support.waiting import until
 
 pytestmark = [
     pytest.mark.postgresql,
@@ -144,22 +140,6 @@ def test_a_child_process_that_cannot_read_its_record_hands_it_back(kind):
     assert (ended.end and ended.end.kind) == "handed_back"
 
 
-def test_the_age_of_records_is_read_in_the_transaction_that_counts_them(processors, monkeypatch):
-    """So it waits only briefly for a lock, too."""
-    processors.records(Upload)(lambda record, run: None)
-    Upload.objects.create()
-    found = []
-    read = RecordQuerySet.max_duration_in_queue
-
-    def note(rows):
-        found.append(connection.in_atomic_block)
-        return read(rows)
-
-    monkeypatch.setattr(RecordQuerySet, "max_duration_in_queue", note)
-    record_overview()
-    assert found == [True]
-
-
 @both_locks
 def test_stalled_records_of_other_models_are_reset(processors, start_worker, settings, mode):
     settings.JOBCHAINS = {"REAP_SECONDS": 0.05}
@@ -261,29 +241,3 @@ def test_records_that_run_meanwhile_are_handled_once(register, start_worker, eve
     assert not events.of(AttemptAbandoned)
     # A record that was to be loaded while the table was locked is handed back.
     assert {event.ending for event in events.of(AttemptEnded)} <= {"completed", "handed_back"}
-
-
-def test_jobs_that_run_meanwhile_are_completed_once(processors, start_worker):
-    gate = threading.Event()
-
-    @processors.register("shop.note")
-    def note(job: RunningJob[str]) -> None:
-        if job.input != "first":
-            gate.wait(60)
-        if job.input == "completes":
-            with job.complete():
-                Effect.objects.create(job_id=job.id, label="written")
-
-    start_worker(slots=2)
-    for way in ("first", "completes"):
-        gate.set()
-        until_completed(note.enqueue(way))
-    gate.clear()
-    running = [note.enqueue("returns"), note.enqueue("completes")]
-    until(lambda: all(chain.refresh().status == "running" for chain in running))
-    with altered("django_jobchains_job", "crashes", "integer", "bigint"):
-        gate.set()
-        for chain in (*running, note.enqueue("completes")):
-            until_completed(chain, 20)
-    assert not FailedAttempt.objects.exists()
-    assert Effect.objects.count() == 3

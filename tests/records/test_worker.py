@@ -54,7 +54,7 @@ def test_the_handler_of_a_record_that_is_taken_away_is_aborted(handling, interfe
 
 
 @pytest.mark.postgresql
-@pytest.mark.parametrize("ends", ["raises", "requeues", "ignores it"])
+@pytest.mark.parametrize("ends", ["requeues", "ignores it"])
 def test_a_handler_inside_complete_is_told_and_does_not_delay_the_caller(register, start_worker, ends):
     is_inside, is_told = threading.Event(), threading.Event()
 
@@ -65,8 +65,6 @@ def test_a_handler_inside_complete_is_told_and_does_not_delay_the_caller(registe
                 is_told.set()
             if ends == "requeues":
                 run.requeue()
-            elif ends == "raises":
-                run.signal.raise_if_aborted()
 
     register(handle, heartbeat_every=20, cancel_every=3600)
     Upload.objects.create(size=1)
@@ -92,28 +90,20 @@ def test_changes_by_sql_are_noticed_before_the_next_heartbeat(handling):
 
 
 @each_kind
-def test_a_handler_that_runs_too_long_errors(register, start_worker, waiting_class):
-    handler = waiting_class()
-    register(handler, max_runtime=0.05)
-    Upload.objects.create()
-    start_worker()
-    until(lambda: in_state("errored"))
-    assert handler.reasons == ["timed_out"]
-    assert (Upload.objects.get().failure_message or "").startswith("The handler exceeded max_runtime (0.05 s).")
-
-
-@each_kind
-def test_a_handler_that_does_not_stop_loses_its_slot(register, start_worker, settings, events, waiting_class):
-    settings.JOBCHAINS = {"STUCK_SECONDS": 0.1}
-    handler = waiting_class(heeds=False)
+@pytest.mark.parametrize("heeds", [True, False])
+def test_a_handler_that_runs_too_long_errors(register, start_worker, settings, events, waiting_class, heeds):
+    """If it does not stop, it loses its slot."""
+    settings.JOBCHAINS = {"STUCK_SECONDS": 30 if heeds else 0.1}
+    handler = waiting_class(heeds=heeds)
     register(handler, max_runtime=0.05)
     Upload.objects.create()
     worker = start_worker(slots=1)
-    until(lambda: events.of(AttemptStuck))
+    until(lambda: heeds or events.of(AttemptStuck))
     until(lambda: in_state("errored"))
+    assert (Upload.objects.get().failure_message or "").startswith("The handler exceeded max_runtime (0.05 s).")
     handler.released.set()
     until(lambda: worker.running == 0)
-    assert in_state("errored") == 1
+    assert (handler.reasons, in_state("errored")) == (["timed_out"], 1)
 
 
 # Resets
@@ -244,10 +234,7 @@ def test_notify_wakes_workers_after_the_commit(register, start_worker, events):
 def test_a_stopping_worker_hands_records_back(handling, waiting_class, heeds):
     handler = waiting_class(heeds=heeds)
     worker = handling(handler)
-    if waiting_class is Waiting:
-        assert worker.stop(timeout=0) == (not heeds)
-    else:
-        worker.stop(timeout=0)
+    worker.stop(timeout=0)
     until(lambda: in_state("queued") == 1)
     handler.released.set()
     until(lambda: worker.running == 0)

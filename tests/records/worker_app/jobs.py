@@ -3,10 +3,8 @@
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
 
 from django.db import transaction
 from django.utils import timezone
@@ -16,7 +14,7 @@ from django_jobchains.isolation import Isolation
 from django_jobchains.middleware import Middleware
 from django_jobchains.models import WorkerPresence
 from django_jobchains.processors import Processors
-from django_jobchains.records import NonRetryable, RecordProcessor, RecordRun
+from django_jobchains.records import NonRetryable, RecordProcessor
 from tests.records.models import LETTER_COLUMNS, Export, Letter
 from tests.shop.models import Effect
 from tests.support.waiting import until
@@ -24,63 +22,63 @@ from tests.support.waiting import until
 HOUR = timedelta(hours=1)
 
 
-def note(record: Export, step: str) -> None:
+def note(record, step):
     """Store which process made a step of an attempt."""
     Effect.objects.create(job_id=record.pk, label=f"{step} {os.getpid()}")
 
 
 class Noting(Middleware):
     @contextmanager
-    def around_handler(self, job: Any) -> Iterator[None]:
+    def around_handler(self, job):
         note(job.record, "around")
         yield
 
 
-def die(*args: Any) -> None:
+def die(*args):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def commit(record: Export, run: RecordRun) -> None:
+def commit(record, run):
     with run.complete():
         note(record, "written")
 
 
-def commit_and_die(record: Export, run: RecordRun) -> None:
+def commit_and_die(record, run):
     with run.complete():
         note(record, "written")
         transaction.on_commit(die)
 
 
-def log(record: Export, run: RecordRun) -> None:
+def log(record, run):
     run.add_log("convert", ["convert", "a.tif"], exit_code=0)
     if run.attempt == 1:
         die()
 
 
-def save(record: Export, run: RecordRun) -> None:
+def save(record, run):
     run.add_log("convert", ["convert", "a.tif"], exit_code=0)
     record.name = "saved"
     record.save()
 
 
-def hang(record: Export, run: RecordRun) -> None:
+def hang(record, run):
     note(record, "hanging")
     while True:
         pass
 
 
-def fail(record: Export, run: RecordRun) -> None:
+def fail(record, run):
     raise NonRetryable("no such file")
 
 
-def requeue(record: Export, run: RecordRun) -> None:
+def requeue(record, run):
     run.requeue(after=timezone.now() + HOUR)
 
 
-def commit_requeue(record: Export, run: RecordRun) -> None:
+def commit_requeue(record, run):
     """Stay in a hook of the commit until the test lets it go on. Note then whether the attempt was asked to stop."""
 
-    def linger() -> None:
+    def linger():
         # Messages are received in order: when the worker shows this one, it has received all earlier ones.
         worker = WorkerPresence.objects.get().id
         values = {"worker": worker, "job_id": "marker", "reason": str(record.pk), "kind": "record"}
@@ -93,7 +91,7 @@ def commit_requeue(record: Export, run: RecordRun) -> None:
         transaction.on_commit(linger)
 
 
-WAYS: dict[str, Any] = {
+WAYS = {
     "return": lambda record, run: None,
     "die": die,
     "commit": commit,
@@ -109,7 +107,7 @@ WAYS: dict[str, Any] = {
 processors = Processors(
     isolation=Isolation("process", max_workers=2, grace_seconds=0.4, strict=True), middleware=[Noting()]
 )
-OPTIONS: dict[str, Any] = {
+OPTIONS = {
     "max_attempts": 2,
     "retry_after": 0.1,
     "max_runtime": 6,
@@ -121,14 +119,14 @@ OPTIONS: dict[str, Any] = {
 
 @processors.records(Export, **OPTIONS)
 class Convert(RecordProcessor[Export]):
-    def pre_handle(self, record: Export) -> None:
+    def pre_handle(self, record):
         note(record, "pre")
 
-    def handle(self, record: Export, run: RecordRun) -> None:
+    def handle(self, record, run):
         note(record, "handle")
         WAYS[record.name](record, run)
 
-    def post_handle(self, record: Export) -> None:
+    def post_handle(self, record):
         note(record, "post")
 
 
@@ -139,7 +137,7 @@ letters = Processors(isolation=Isolation("process", grace_seconds=0.4))
 
 
 @letters.records(Letter, columns=LETTER_COLUMNS, poll_every=0.1, stalled_after=3)
-async def send(letter: Letter, run: RecordRun) -> None:
+async def send(letter, run):
     while letter.code == "hang":
         pass
     entry = await run.aadd_log("send", "sendmail")
