@@ -54,7 +54,6 @@ SQL = (
     "tests/store/test_query_plans_of_small_tables.py",
     "tests/admin/plans/test_plans.py",
     "tests/deduplication/test_history.py",
-    "tests/interventions/test_plans.py",
     "tests/queries/test_plans.py",
 )
 #: The slow tests of ``make test``, with those that notice a mutation: processes that die, hang or are replaced, and

@@ -1,25 +1,22 @@
 """Checks that the tables are consistent, and that no job has started before its blockers were completed."""
 
 from collections import defaultdict
-from typing import Any
-from uuid import UUID
 
 from django.db.models import Exists
 
 from django_jobchains.models import Chain, Job, JobBlocker
-from django_jobchains.store import Store
 from django_jobchains.store.rows import Effects
 
 
-def assert_consistent(store: Store) -> None:
+def assert_consistent(store):
     found = problems()
     assert not found, "\n".join(found)
     assert swept(store) == []
 
 
-def swept(store: Store, limit: int = 1_000) -> list[UUID]:
+def swept(store, limit=1_000):
     """Return the jobs that the sweeper had to free."""
-    freed: list[UUID] = []
+    freed = []
     after = None
     while True:
         page, after = store.blockers.sweep(limit, after, Effects())
@@ -28,15 +25,15 @@ def swept(store: Store, limit: int = 1_000) -> list[UUID]:
             return freed
 
 
-def problems() -> list[str]:
+def problems():
     """Describe what is inconsistent. No other connection may write while this runs."""
     jobs = list(Job.objects.order_by("chain_id", "chain_index"))
     links = list(JobBlocker.objects.order_by("job_id", "position"))
     return [*_of_chains(jobs), *_of_jobs(jobs, links), *_of_links(jobs, links), *_circles(jobs, links)]
 
 
-def _of_chains(jobs: list[Job]) -> list[str]:
-    chains: defaultdict[UUID, list[Job]] = defaultdict(list)
+def _of_chains(jobs):
+    chains = defaultdict(list)
     for job in jobs:
         chains[job.chain_id].append(job)
     found = []
@@ -48,7 +45,7 @@ def _of_chains(jobs: list[Job]) -> list[str]:
     return found
 
 
-def _of_jobs(jobs: list[Job], links: list[JobBlocker]) -> list[str]:
+def _of_jobs(jobs, links):
     waiting = {link.job_id for link in links if link.is_open}
     found = []
     for job in jobs:
@@ -63,10 +60,10 @@ def _of_jobs(jobs: list[Job], links: list[JobBlocker]) -> list[str]:
     return found
 
 
-def _of_links(jobs: list[Job], links: list[JobBlocker]) -> list[str]:
+def _of_links(jobs, links):
     by_id = {job.id: job for job in jobs}
     statuses = {job.chain_id: job.status for job in jobs}  # of the last job
-    positions: defaultdict[UUID, list[int]] = defaultdict(list)
+    positions = defaultdict(list)
     found = []
     for link in links:
         positions[link.job_id].append(link.position)
@@ -84,10 +81,10 @@ def _of_links(jobs: list[Job], links: list[JobBlocker]) -> list[str]:
     return found
 
 
-def _circles(jobs: list[Job], links: list[JobBlocker]) -> list[str]:
+def _circles(jobs, links):
     """Find blocked jobs that wait for each other directly or indirectly, and would never run."""
     blocked = {job.id: job.chain_id for job in jobs if job.status == "blocked"}
-    awaited: defaultdict[UUID, set[UUID]] = defaultdict(set)
+    awaited = defaultdict(set)
     for link in links:
         if link.is_open and link.job_id in blocked:
             awaited[blocked[link.job_id]].add(link.blocker_id)
@@ -97,7 +94,7 @@ def _circles(jobs: list[Job], links: list[JobBlocker]) -> list[str]:
     return [f"chain {chain_id} waits in a circle" for chain_id in awaited]
 
 
-def started_early(job_id: UUID) -> list[dict[str, Any]]:
+def started_early(job_id):
     """Return the job if one snapshot shows that it is not blocked although a blocker is not completed."""
     blockers = JobBlocker.objects.filter(job_id=job_id).values("blocker_id")
     uncompleted = Chain.objects.filter(pk__in=blockers).exclude(status="completed")

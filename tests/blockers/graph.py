@@ -4,33 +4,23 @@
 ``both`` for both, ``behind`` for ``waits``, ``after`` for ``fails``.
 """
 
-from collections.abc import Callable
-from typing import Any
-from uuid import UUID
-
 from django.db import transaction
 
 from django_jobchains.db.ids import new_id
 from django_jobchains.declare.policies import Backoff
 from django_jobchains.exceptions import JobchainsError
 from django_jobchains.models import FailedAttempt, Job, JobBlocker
-from django_jobchains.store import Store
-from django_jobchains.store.rows import ClaimedJob, Effects
+from django_jobchains.store.rows import Effects
 from tests.blockers.chains import FAILS, RUNS, STEP, WAITS, claim_only, continued
 from tests.support.jobs import expire, failed_try, finished, next_job
 
-#: What an operation returned or the name of its error, and its effects: due types, finished chains, stopped jobs.
-Result = tuple[Any, frozenset[str], frozenset[str], frozenset[str]]
-#: All jobs and links, without ids and times.
-Snapshot = tuple[dict[str, Any], dict[str, Any]]
-
 
 class Graph:
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store):
         with store.db.transaction():
             self._enqueue(store)
 
-    def _enqueue(self, store: Store) -> None:
+    def _enqueue(self, store):
         left, right = STEP.enqueue(), STEP.enqueue()
         self.left, self.right = claim_only(store, left, right)
         expire(self.left)
@@ -49,21 +39,23 @@ class Graph:
         store.chains.cancel([self.chains["stopped"]], Effects())
 
     @staticmethod
-    def clear() -> None:
+    def clear():
         for model in (JobBlocker, FailedAttempt, Job):
             model.objects.all()._raw_delete(model.objects.db)
 
-    def apply(self, store: Store, move: "Move") -> Result:
+    def apply(self, store, move):
+        """Return the result of an operation or the name of its error, and due types, finished chains and stopped jobs."""
         effects = Effects()
         try:
-            value: Any = bool(move(store, self, effects))
+            value = bool(move(store, self, effects))
         except JobchainsError as error:
             return (type(error).__name__, frozenset(), frozenset(), frozenset())
         finished = frozenset(self.labels[id_] for id_ in effects.finished_chains)
         stopped = frozenset(self.labels.get(id_, "continuation") for id_ in effects.stopped_jobs)
         return value, frozenset(effects.due_types), finished, stopped
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self):
+        """Return all jobs and links, without ids and times."""
         names = {}
         jobs = {}
         for job in Job.objects.order_by("chain_id", "chain_index"):
@@ -75,7 +67,7 @@ class Graph:
         }
         return jobs, links
 
-    def apply_in_sequence(self, store: Store, *moves: "Move") -> "tuple[list[Result], Snapshot]":
+    def apply_in_sequence(self, store, *moves):
         """Return what the operations do one after the other, and roll them back."""
         with transaction.atomic():
             results = []
@@ -87,24 +79,21 @@ class Graph:
         return results, snapshot
 
 
-Move = Callable[[Store, Graph, Effects], Any]
-
-
-def finish(name: str) -> Move:
+def finish(name):
     return lambda store, graph, effects: store.attempts.finish([finished(attempt(graph, name))], effects)
 
 
-def continue_(name: str, *blockers: str) -> Move:
-    def move(store: Store, graph: Graph, effects: Effects) -> Any:
+def continue_(name, *blockers):
+    def move(store, graph, effects):
         return store.attempts.finish([continued(attempt(graph, name), blockers=ids(graph, blockers))], effects)
 
     return move
 
 
-def finish_in_transaction(name: str) -> Move:
+def finish_in_transaction(name):
     """Finish a job like an attempt whose handler used ``job.complete()``."""
 
-    def move(store: Store, graph: Graph, effects: Effects) -> Any:
+    def move(store, graph, effects):
         job = attempt(graph, name)
         with store.db.transaction():
             if store.attempts.lock(job.id) != ("running", job.lease_number):
@@ -114,8 +103,8 @@ def finish_in_transaction(name: str) -> Move:
     return move
 
 
-def complete_by_hand(name: str) -> Move:
-    def move(store: Store, graph: Graph, effects: Effects) -> Any:
+def complete_by_hand(name):
+    def move(store, graph, effects):
         with store.db.transaction():
             if last_job := store.last_jobs.lock(ids(graph, [name])).get(graph.chains[name]):
                 store.chains.complete(last_job, "null", None, effects)
@@ -124,8 +113,8 @@ def complete_by_hand(name: str) -> Move:
     return move
 
 
-def continue_by_hand(name: str, *blockers: str) -> Move:
-    def move(store: Store, graph: Graph, effects: Effects) -> Any:
+def continue_by_hand(name, *blockers):
+    def move(store, graph, effects):
         with store.db.transaction():
             if last_job := store.last_jobs.lock(ids(graph, [name])).get(graph.chains[name]):
                 step = {"chain_index": last_job.chain_index + 1, "blockers": ids(graph, blockers)}
@@ -137,52 +126,52 @@ def continue_by_hand(name: str, *blockers: str) -> Move:
     return move
 
 
-def cancel(*names: str) -> Move:
+def cancel(*names):
     return lambda store, graph, effects: store.chains.cancel(ids(graph, names), effects)
 
 
-def retry(*names: str) -> Move:
+def retry(*names):
     return lambda store, graph, effects: store.chains.retry(ids(graph, names), effects)
 
 
-def delete(*names: str, cascade: bool = False) -> Move:
+def delete(*names, cascade=False):
     return lambda store, graph, effects: store.chains.delete(ids(graph, names), cascade=cascade, effects=effects)
 
 
-def enqueue(kind: Any, *blockers: str) -> Move:
-    def move(store: Store, graph: Graph, effects: Effects) -> Any:
+def enqueue(kind, *blockers):
+    def move(store, graph, effects):
         item = kind.item(blockers=ids(graph, blockers), id=graph.chains["late"])
         return store.jobs.create([item], effects)
 
     return move
 
 
-def fail(store: Store, graph: Graph, effects: Effects) -> Any:
+def fail(store, graph, effects):
     return store.attempts.fail([failed_try(graph.left)], effects)
 
 
-def hand_back(store: Store, graph: Graph, effects: Effects) -> Any:
+def hand_back(store, graph, effects):
     return store.attempts.hand_back([graph.left.key], effects)
 
 
-def reap(store: Store, graph: Graph, effects: Effects) -> Any:
+def reap(store, graph, effects):
     return store.leases.reap(10, Backoff(), 1, (), effects)
 
 
-def sweep(store: Store, graph: Graph, effects: Effects) -> Any:
+def sweep(store, graph, effects):
     return store.blockers.sweep(100, None, effects)[0]
 
 
-def attempt(graph: Graph, name: str) -> ClaimedJob:
+def attempt(graph, name):
     return graph.left if name == "left" else graph.right
 
 
-def ids(graph: Graph, names: Any) -> tuple[UUID, ...]:
+def ids(graph, names):
     return tuple(graph.chains[name] for name in names)
 
 
 #: The ends of ``left``, which other chains wait for.
-ENDS: dict[str, Move] = {
+ENDS = {
     "left is finished": finish("left"),
     "left is finished in complete()": finish_in_transaction("left"),
     "left is completed by hand": complete_by_hand("left"),
@@ -191,7 +180,7 @@ ENDS: dict[str, Move] = {
     "left fails": fail,
 }
 #: Operations that may run at the same time.
-MOVES: dict[str, Move] = {
+MOVES = {
     **ENDS,
     "left is cancelled": cancel("left"),
     "left is handed back": hand_back,

@@ -3,31 +3,15 @@
 import pytest
 
 from django_jobchains import chains
-from django_jobchains.models import Chain
 from django_jobchains.store.rows import Effects
-from tests.blockers.chains import (
-    FAILS,
-    RUNS,
-    STEP,
-    WAITS,
-    cancel,
-    claim_only,
-    complete_by_hand,
-    continued,
-    fail,
-    statuses,
-)
+from tests.blockers.chains import FAILS, RUNS, STEP, WAITS, cancel, claim_only, fail, statuses
 from tests.blockers.consistency import assert_consistent
 from tests.support.jobs import failed_try
 
 pytestmark = pytest.mark.django_db
 
-statuses_of_kinds = pytest.mark.parametrize(
-    ("kind", "status"), [(WAITS, "blocked"), (FAILS, "failed"), (RUNS, "pending")], ids=str
-)
 
-
-@statuses_of_kinds
+@pytest.mark.parametrize(("kind", "status"), [(WAITS, "blocked"), (FAILS, "failed"), (RUNS, "pending")], ids=str)
 def test_each_policy_applies_to_a_continuation(store, kind, status):
     blocker, chain = STEP.enqueue(), STEP.enqueue(delay=60)
     fail(store, blocker, Effects())
@@ -84,33 +68,9 @@ def test_one_hundred_levels_fail_in_one_call(store):
     assert_consistent(store)
 
 
-def test_chain_whose_job_was_asked_to_stop_and_continues_is_cancelled(store):
-    """Its output is kept and its continuation is cancelled, so that whatever waits for the chain is notified."""
-    blocker = STEP.enqueue()
-    dependents = [kind.enqueue(blockers=[blocker]) for kind in (WAITS, FAILS, RUNS)]
-    [job] = claim_only(store, blocker)
-    store.chains.cancel([blocker.id], Effects())
-    store.attempts.finish([continued(job)], effects := Effects())
-    assert [job.status for job in blocker.jobs] == ["completed", "cancelled"]
-    assert statuses(*dependents) == ["blocked", "failed", "pending"]
-    assert effects.finished_chains == {blocker.id, dependents[1].id}
-    assert_consistent(store)
-
-
-def test_job_that_ended_by_itself_does_not_fail_with_its_blocker(store):
-    blocker = STEP.enqueue()
-    done, stopped = FAILS.enqueue(blockers=[blocker]), FAILS.enqueue(blockers=[blocker])
-    complete_by_hand(done, "by hand")
-    chains.cancel(stopped)
-    fail(store, blocker, effects := Effects())
-    assert statuses(done, stopped) == ["completed", "cancelled"]
-    assert effects.finished_chains == {blocker.id}
-    assert_consistent(store)
-
-
 def test_retried_attempt_is_not_a_failure(store):
     blocker = STEP.enqueue()
-    dependents: list[Chain] = [kind.enqueue(blockers=[blocker]) for kind in (WAITS, FAILS, RUNS)]
+    dependents = [kind.enqueue(blockers=[blocker]) for kind in (WAITS, FAILS, RUNS)]
     [job] = claim_only(store, blocker)
     store.attempts.reschedule([failed_try(job, delay_seconds=60)], effects := Effects())
     assert statuses(*dependents) == ["blocked"] * 3

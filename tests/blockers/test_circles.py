@@ -1,14 +1,11 @@
 """A continuation cannot wait for a chain that waits for it, directly or indirectly: neither would ever run."""
 
 from itertools import pairwise
-from typing import Any
 
 import pytest
 
 from django_jobchains import chains
 from django_jobchains.exceptions import ChainNotFound, InvalidBlockers
-from django_jobchains.store import Store
-from django_jobchains.store.rows import ClaimedJob
 from tests.blockers.consistency import assert_consistent
 from tests.support.connections import committing, holding, waiting
 from tests.support.jobs import create, finished, new_job, next_job, running, stored, tables
@@ -16,7 +13,7 @@ from tests.support.jobs import create, finished, new_job, next_job, running, sto
 pytestmark = committing
 
 
-def wait_for(store: Store, job: ClaimedJob, *others: ClaimedJob) -> set[Any]:
+def wait_for(store, job, *others):
     """Complete a job with a continuation that waits for the chains of the others."""
     return store.attempts.finish(
         [finished(job, None, next_job(job, blockers=tuple(other.chain_id for other in others)))]
@@ -98,7 +95,7 @@ def test_circle_cannot_be_closed_by_transactions_that_do_not_see_each_other(stor
     assert [type(error) for error in errors] == [InvalidBlockers]
 
 
-def continue_together(jobs: list[ClaimedJob], following: dict[ClaimedJob, ClaimedJob]) -> list[Exception]:
+def continue_together(jobs, following):
     """Start all continuations before the first one is committed, and return their errors."""
     first, *others = jobs
     actors = [holding(lambda store: wait_for(store, first, following[first]))]

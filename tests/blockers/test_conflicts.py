@@ -1,32 +1,24 @@
 """Operations are retried after a deadlock between chains that wait for each other."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 from django.db import connection
 
 from django_jobchains import chains
 from django_jobchains.db.ids import new_id
-from django_jobchains.models import Chain
-from django_jobchains.store import Store
 from tests.blockers.chains import STEP, WAITS, claim_only, statuses
 from tests.blockers.consistency import assert_consistent
-from tests.support.connections import committing
-from tests.support.isolation_levels import StepActor, stopped_before
+from tests.support.connections import Actor, committing, stopped_before
 from tests.support.jobs import finished
 
 pytestmark = [committing, pytest.mark.postgresql]
 
-Call = Callable[[Store], Any]
 
-
-class Detector(StepActor):
+class Detector(Actor):
     """An actor that gets the error of a deadlock. It checks once, so the other transaction must be waiting by then."""
 
     deadlock_timeout = "6s"
 
-    def _prepare(self) -> None:
+    def _prepare(self):
         super()._prepare()
         with connection.cursor() as cursor:
             cursor.execute("SELECT set_config('deadlock_timeout', %s, false)", [self.deadlock_timeout])
@@ -49,31 +41,28 @@ def crossed():
     return early, late
 
 
-def test_enqueueing_is_retried_after_a_deadlock(store, crossed):
-    early, late = crossed
-    dependent = against_a_completion(store, crossed, lambda store: WAITS.enqueue(blockers=[early, late]))
-    assert statuses(late, early, dependent) == ["completed", "pending", "blocked"]
-    assert_consistent(store)
+#: Calls that lock ``early`` first, and what remains of the two chains.
+CALLS = {
+    "enqueue": (lambda crossed: WAITS.enqueue(blockers=crossed), ["pending", "completed"]),
+    "enqueue with an id": (lambda crossed: WAITS.enqueue(id=new_id(), blockers=crossed), ["pending", "completed"]),
+    "cancel": (chains.cancel, ["cancelled", "completed"]),
+    "delete": (chains.delete, []),
+}
 
 
-def test_enqueueing_with_an_id_is_retried_after_a_deadlock(store, crossed):
-    early, late = crossed
-    own = new_id()
-    dependent = against_a_completion(store, crossed, lambda store: WAITS.enqueue(id=own, blockers=[early, late]))
-    assert statuses(late, early, dependent) == ["completed", "pending", "blocked"]
-    assert_consistent(store)
-
-
-def test_cancelling_is_retried_after_a_deadlock(store, crossed):
-    cancelled = against_a_completion(store, crossed, lambda store: chains.cancel(crossed))
-    assert crossed[0].id in cancelled
-    assert statuses(*crossed) == ["cancelled", "completed"]
-    assert_consistent(store)
-
-
-def test_deleting_is_retried_after_a_deadlock(store, crossed):
-    deleted = against_a_completion(store, crossed, lambda store: chains.delete(crossed))
-    assert deleted == {chain.id for chain in crossed}
+@pytest.mark.parametrize("name", CALLS)
+def test_call_is_retried_after_a_deadlock_with_a_completion(store, crossed, name):
+    """The completion has locked ``late``, and waits for ``early``."""
+    call, expected = CALLS[name]
+    [job] = claim_only(store, crossed[1])
+    completing = LateDetector(lambda store: store.attempts.finish([finished(job)]), stops_before=2)
+    completing.start().until_stopped()
+    calling = Detector(lambda store: call(crossed))
+    calling.start().until_blocked_or_ended()
+    completing.go_on()
+    calling.result()
+    assert completing.result()
+    assert statuses(*(chain for chain in crossed if expected)) == expected
     assert_consistent(store)
 
 
@@ -89,16 +78,3 @@ def test_completing_is_retried_after_a_deadlock(store, crossed):
     assert written or store.attempts.finish([finished(job)])
     assert statuses(late) == ["completed"]
     assert_consistent(store)
-
-
-def against_a_completion(store: Store, crossed: tuple[Chain, Chain], call: Call) -> Any:
-    """Make a call that locks ``early`` first, while a completion has locked ``late`` and waits for ``early``."""
-    [job] = claim_only(store, crossed[1])
-    completing = LateDetector(lambda store: store.attempts.finish([finished(job)]), stops_before=2)
-    completing.start().until_stopped()
-    calling = Detector(call)
-    calling.start().until_blocked_or_ended()
-    completing.go_on()
-    result = calling.result()
-    assert completing.result()
-    return result

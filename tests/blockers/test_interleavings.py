@@ -4,22 +4,26 @@ Whatever the order of the statements, the result is the same as if one operation
 blocked forever, and no job starts early.
 """
 
-from collections.abc import Collection
 from itertools import product
-from typing import Any
 
 import pytest
 
-from django_jobchains.store import Store
 from django_jobchains.store.rows import Effects
 from tests.blockers.consistency import assert_consistent
-from tests.blockers.graph import ENDS, MOVES, Graph, Result, Snapshot
-from tests.support.connections import Actor, committing
-from tests.support.isolation_levels import stopped_before, waiting
+from tests.blockers.graph import ENDS, MOVES, Graph
+from tests.support.connections import (
+    READ_COMMITTED,
+    REPEATABLE_READ,
+    SERIALIZABLE,
+    Actor,
+    committing,
+    holding,
+    stopped_before,
+    waiting,
+)
 
 pytestmark = [committing, pytest.mark.postgresql]
 
-Outcome = tuple[list[Result], Snapshot]
 
 #: The ends and moves in the tests that are not marked as slow.
 MAIN_ENDS = ("left is finished", "left continues")
@@ -51,13 +55,13 @@ CANCELLING = "left is cancelled"
 MAX_STATEMENTS = 30
 
 
-def pairs(ends: Collection[str], moves: Collection[str], quick: Collection[str]) -> list[Any]:
+def pairs(ends, moves, quick, *level):
     """Combine each end of the blocker with each operation, in both orders."""
     found = []
     for end, move in product(ends, moves):
         marks = () if end in MAIN_ENDS and move in quick else pytest.mark.slow
         orders = [(end, move)] if move in ends else [(end, move), (move, end)]
-        found += [pytest.param(first, second, marks=marks) for first, second in orders]
+        found += [pytest.param(*level, first, second, marks=marks) for first, second in orders]
     return found
 
 
@@ -65,7 +69,7 @@ def pairs(ends: Collection[str], moves: Collection[str], quick: Collection[str])
 def test_operation_that_waits_for_a_lock_has_the_same_result_as_after_the_other(store, first, second):
     graph = Graph(store)
     expected = outcomes(store, graph, first, second)
-    before = Actor(lambda store: graph.apply(store, MOVES[first]), holds=True).start().until_stopped()
+    before = holding(lambda store: graph.apply(store, MOVES[first]))
     after = waiting(lambda store: graph.apply(store, MOVES[second]))
     results = [before.result(), after.result()]
     store.deferred.apply(10, 0, Effects())
@@ -76,16 +80,23 @@ def test_operation_that_waits_for_a_lock_has_the_same_result_as_after_the_other(
     assert_consistent(store)
 
 
-@pytest.mark.parametrize(("first", "second"), pairs(MAIN_ENDS, MAIN_MOVES, quick=[STEPPED]))
-def test_operation_interrupted_between_its_statements_has_the_same_result(store, first, second):
+@pytest.mark.parametrize(
+    ("level", "first", "second"),
+    [
+        *pairs(MAIN_ENDS, MAIN_MOVES, [STEPPED], READ_COMMITTED),
+        *pairs(MAIN_ENDS, ["right is finished", STEPPED], [], REPEATABLE_READ),
+        *pairs(MAIN_ENDS, ["right is finished", STEPPED], [], SERIALIZABLE),
+    ],
+)
+def test_operation_interrupted_between_its_statements_has_the_same_result(store, level, first, second):
     expected = [snapshot for _, snapshot in outcomes(store, Graph(store), first, second)]
     for statement in range(2, MAX_STATEMENTS):
         Graph.clear()
         graph = Graph(store)
-        slow = stopped_before(statement, lambda store, graph=graph: graph.apply(store, MOVES[first]))
+        slow = stopped_before(statement, lambda store, graph=graph: graph.apply(store, MOVES[first]), level)
         if slow.has_ended:
             return
-        quick = waiting(lambda store, graph=graph: graph.apply(store, MOVES[second]))
+        quick = waiting(lambda store, graph=graph: graph.apply(store, MOVES[second]), level)
         slow.result(), quick.result()
         store.deferred.apply(10, 0, Effects())
         assert graph.snapshot() in expected, f"The first operation was interrupted before statement {statement}."
@@ -93,12 +104,12 @@ def test_operation_interrupted_between_its_statements_has_the_same_result(store,
     raise AssertionError(f"The operation sends more than {MAX_STATEMENTS} statements.")
 
 
-def outcomes(store: Store, graph: Graph, first: str, second: str) -> list[Outcome]:
+def outcomes(store, graph, first, second):
     """Return the valid outcomes: the results of one operation after the other, in both orders."""
     straight = graph.apply_in_sequence(store, MOVES[first], MOVES[second])
     results, snapshot = graph.apply_in_sequence(store, MOVES[second], MOVES[first])
     right = [straight, (results[::-1], snapshot)]
-    nothing: Result = (False, frozenset(), frozenset(), frozenset())
+    nothing = (False, frozenset(), frozenset(), frozenset())
     for skipping in {first, second} & SKIPPING:
         other = first if second == skipping else second
         [result], snapshot = graph.apply_in_sequence(store, MOVES[other])
@@ -110,7 +121,7 @@ def outcomes(store: Store, graph: Graph, first: str, second: str) -> list[Outcom
 def test_locking_a_chain_that_has_continued_locks_its_last_job(store, end):
     """Three connections: the chain continues, a job starts to wait for it, and then the chain continues again."""
     graph = Graph(store)
-    continuing = Actor(lambda store: graph.apply(store, MOVES["left continues"]), holds=True).start().until_stopped()
+    continuing = holding(lambda store: graph.apply(store, MOVES["left continues"]))
     enqueueing = Actor(lambda store: graph.apply(store, MOVES["a job that runs anyway is enqueued"]), holds=True)
     enqueueing.start().until_blocked_or_ended()
     continuing.result()

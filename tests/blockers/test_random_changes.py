@@ -3,9 +3,6 @@
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
-from uuid import UUID
 
 import pytest
 from django.db import OperationalError
@@ -22,13 +19,11 @@ from django_jobchains.exceptions import (
     JobNotRunnable,
 )
 from django_jobchains.models import Job
-from django_jobchains.store import Store
-from django_jobchains.store.rows import ClaimedJob, Effects
+from django_jobchains.store.rows import Effects
 from tests.blockers.chains import FAILS, RUNS, STEP, TYPES, WAITS, continued
 from tests.blockers.consistency import assert_consistent, problems
 from tests.blockers.thread_group import COUNT, ThreadGroup
-from tests.support.connections import committing, is_conflict
-from tests.support.isolation_levels import READ_COMMITTED, REPEATABLE_READ, SERIALIZABLE
+from tests.support.connections import READ_COMMITTED, REPEATABLE_READ, SERIALIZABLE, committing, is_conflict
 from tests.support.jobs import database_now, failed_try, finished
 
 pytestmark = [committing, pytest.mark.postgresql]
@@ -79,14 +74,14 @@ def test_random_changes_with_deadlocks_leave_the_tables_consistent(store):
 
 
 class RandomChanges:
-    def __init__(self, store: Store, seconds: float, *, level: str = READ_COMMITTED, gives_up: bool = False) -> None:
+    def __init__(self, store, seconds, *, level=READ_COMMITTED, gives_up=False):
         self.store = store
         self.level = level
         self.gives_up = gives_up
         self.seconds = seconds
-        self.done: Counter[str] = Counter()
-        self.refused: Counter[str] = Counter()
-        self.errors: list[str] = []
+        self.done = Counter()
+        self.refused = Counter()
+        self.errors = []
         self.conflicts = 0
         self.moves = [
             self.enqueue,
@@ -101,12 +96,12 @@ class RandomChanges:
         ]
         self.weights = [4, 8, 3, 1, 3, 1, 2, 1, 1]
 
-    def run(self) -> None:
+    def run(self):
         threads = ThreadGroup(self._run, self.level).start()
         threads.join()
         self.conflicts = threads.conflicts
 
-    def _run(self, number: int) -> None:
+    def _run(self, number):
         rng = random.Random(number)
         until = time.monotonic() + self.seconds
         while time.monotonic() < until:
@@ -127,11 +122,11 @@ class RandomChanges:
                     continue
                 self.errors.append(f"{move.__name__}: {error}")
 
-    def enqueue(self, rng: random.Random, known: list[UUID]) -> None:
+    def enqueue(self, rng, known):
         kind = rng.choice((STEP, WAITS, FAILS, RUNS))
         chains.enqueue_many([kind.item(blockers=some(rng, known)) for _ in range(rng.randint(1, 3))])
 
-    def work(self, rng: random.Random, known: list[UUID]) -> None:
+    def work(self, rng, known):
         """Claim jobs, and end their attempts in various ways, or not at all."""
         jobs = self.store.jobs.claim("worker", rng.randint(1, 4), dict.fromkeys(TYPES, 0.2))
         ends = {job: rng.choices(("finish", "continue", "fail", "again", "die"), (4, 4, 2, 1, 1))[0] for job in jobs}
@@ -141,49 +136,49 @@ class RandomChanges:
         self.store.attempts.fail([failed_try(job) for job in jobs if ends[job] == "fail"])
         self.store.attempts.reschedule([failed_try(job) for job in jobs if ends[job] == "again"])
 
-    def _finished(self, rng: random.Random, known: list[UUID], job: ClaimedJob, end: str) -> Any:
+    def _finished(self, rng, known, job, end):
         return finished(job) if end == "finish" else continued(job, blockers=tuple(some(rng, known)))
 
-    def complete_by_hand(self, rng: random.Random, known: list[UUID]) -> None:
+    def complete_by_hand(self, rng, known):
         """Complete a chain. The transaction belongs to the caller, so the caller retries it."""
 
-        def complete() -> None:
+        def complete():
             with chains.current_job(chain_id) as current:
                 current.continue_with(WAITS, blockers=blockers) if blockers else current.finish()
 
         chain_id, blockers = rng.choice(known), some(rng, known)
         retry_conflicts(complete)
 
-    def cancel(self, rng: random.Random, known: list[UUID]) -> None:
+    def cancel(self, rng, known):
         chains.cancel(rng.sample(known, 3))
 
-    def retry(self, rng: random.Random, known: list[UUID]) -> None:
+    def retry(self, rng, known):
         ended = list(Job.objects.with_status("failed", "cancelled").values_list("id", flat=True))
         chains.retry(rng.sample(ended, min(5, len(ended))))
 
-    def delete(self, rng: random.Random, known: list[UUID]) -> None:
+    def delete(self, rng, known):
         """Delete chains, mostly ones that no other chain waits for."""
         if rng.random() < 0.7:
             known = list(Job.objects.filter(chain_index=0, dependent_links=None).values_list("id", flat=True))
         chains.delete(rng.sample(known, min(len(known), rng.randint(1, 4))), cascade=rng.random() < 0.5)
 
-    def reap(self, rng: random.Random, known: list[UUID]) -> None:
+    def reap(self, rng, known):
         self.store.leases.reap(10, NO_BACKOFF, 3)
 
-    def run_now(self, rng: random.Random, known: list[UUID]) -> None:
+    def run_now(self, rng, known):
         pending = list(Job.objects.with_status("pending").values_list("id", flat=True))
         chains.run_now(rng.sample(pending, min(3, len(pending))))
 
-    def sweep(self, rng: random.Random, known: list[UUID]) -> None:
+    def sweep(self, rng, known):
         freed, _ = self.store.blockers.sweep(1_000, None, Effects())
         assert freed == [], "The sweeper found a stuck job."
 
 
-def some(rng: random.Random, known: list[UUID]) -> list[UUID]:
+def some(rng, known):
     return rng.sample(known, min(len(known), rng.choice((0, 1, 1, 2, 3))))
 
 
-def retry_conflicts(call: Callable[[], None]) -> None:
+def retry_conflicts(call):
     while True:
         try:
             return call()
@@ -192,7 +187,7 @@ def retry_conflicts(call: Callable[[], None]) -> None:
                 raise
 
 
-def complete_all(store: Store) -> None:
+def complete_all(store):
     """Complete all jobs that can run, and check that those still blocked wait for a chain that did not complete."""
     assert_consistent(store)
     Job.objects.with_status("running").update(leased_until=database_now())

@@ -1,13 +1,9 @@
 """With statistics from nearly empty tables, as autovacuum leaves them, no statement reads all jobs for each link."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 from django.db import connection
 
 from django_jobchains import chains
-from django_jobchains.chains import Chain
 from django_jobchains.models import Job, JobBlocker
 from django_jobchains.store import get_store
 from django_jobchains.store.rows import Effects
@@ -32,11 +28,11 @@ def store(request):
     return get_store()
 
 
-def enqueue(kind: Any, blocker: Chain) -> None:
+def enqueue(kind, blocker):
     chains.enqueue_many([kind.item(blockers=[blocker]) for _ in range(DEPENDENTS)])
 
 
-def assert_reads_each_once(call: Callable[[], Any]) -> None:
+def assert_reads_each_once(call):
     """Check every node of the plans. Bitmap index scans do not count: they include dead rows of earlier tests."""
     counted = [node for node in plan_of(call) if node["Node Type"] != "Bitmap Index Scan"]
     wrong = [node for node in counted if rows_read(node) > MAX_FOR_EACH * DEPENDENTS]

@@ -5,8 +5,6 @@ from queue import Empty, SimpleQueue
 
 import pytest
 
-from django_jobchains.store import Store
-from django_jobchains.store.rows import ClaimedJob
 from tests.blockers.consistency import assert_consistent, started_early, swept
 from tests.blockers.thread_group import ThreadGroup
 from tests.support.connections import committing
@@ -34,7 +32,7 @@ def test_fifty_rounds_of_hundreds_of_blockers_leave_no_job_stuck_and_start_none_
     assert checks >= len(ROUNDS)
 
 
-def storm(store: Store, count: int, rng: random.Random) -> int:
+def storm(store, count, rng):
     """Run one round, and return how often the dependent was checked during it."""
     create(store, count)
     jobs = claim(store, types=[SHIP])
@@ -53,10 +51,10 @@ def storm(store: Store, count: int, rng: random.Random) -> int:
     return checks
 
 
-def in_batches(jobs: list[ClaimedJob], rng: random.Random) -> "SimpleQueue[list[ClaimedJob]]":
+def in_batches(jobs, rng):
     """Return the jobs in batches of random sizes and in random order."""
     rng.shuffle(jobs)
-    batches: SimpleQueue[list[ClaimedJob]] = SimpleQueue()
+    batches = SimpleQueue()
     while jobs:
         size = rng.randint(1, MAX_BATCH_SIZE)
         batches.put(jobs[:size])
@@ -64,7 +62,7 @@ def in_batches(jobs: list[ClaimedJob], rng: random.Random) -> "SimpleQueue[list[
     return batches
 
 
-def complete(store: Store, batches: "SimpleQueue[list[ClaimedJob]]") -> None:
+def complete(store, batches):
     while True:
         try:
             batch = batches.get_nowait()

@@ -1,20 +1,11 @@
 """A job with blockers becomes pending when all its blockers are completed, and not before."""
 
-from typing import Any
-
 import pytest
 
 from django_jobchains import chains
 from django_jobchains.models import Chain, Job
 from django_jobchains.store.rows import Effects
-from tests.blockers.chains import (
-    STEP,
-    WAITS,
-    claim_only,
-    complete_by_hand,
-    links,
-    statuses,
-)
+from tests.blockers.chains import STEP, WAITS, claim_only, complete_by_hand, links, statuses
 from tests.blockers.consistency import assert_consistent
 from tests.support.jobs import finished, next_job, running, stored
 
@@ -36,7 +27,7 @@ def test_blocked_job_completed_by_hand_frees_its_dependents(store):
     blocker = STEP.enqueue()
     middle = WAITS.enqueue(blockers=[blocker])
     last = WAITS.enqueue(blockers=[middle])
-    complete_by_hand(middle, "by hand")
+    complete_by_hand(middle)
     assert statuses(blocker, middle, last) == ["pending", "completed", "pending"]
     complete_by_hand(blocker)
     assert statuses(blocker, middle, last) == ["completed", "completed", "pending"]
@@ -44,24 +35,16 @@ def test_blocked_job_completed_by_hand_frees_its_dependents(store):
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_continuation_waits_for_a_chain_that_continues_in_the_same_batch(store, is_first):
+@pytest.mark.parametrize(("continues", "status"), [(True, "blocked"), (False, "pending")])
+def test_continuation_waits_for_a_chain_of_the_same_batch_if_that_continues(store, is_first, continues, status):
     """A worker writes the outcomes of its slots together."""
     one, blocker = running(store, 2)
     batch = [
         finished(one, None, waiting := next_job(one, blockers=(blocker.chain_id,))),
-        finished(blocker, None, next_job(blocker)),
+        finished(blocker, None, next_job(blocker)) if continues else finished(blocker),
     ]
     store.attempts.finish(batch if is_first else batch[::-1])
-    assert stored(waiting.id).status == "blocked"
-    assert_consistent(store)
-
-
-@pytest.mark.parametrize("is_first", [True, False])
-def test_continuation_does_not_wait_for_a_chain_that_ends_in_the_same_batch(store, is_first):
-    one, blocker = running(store, 2)
-    batch = [finished(one, None, waiting := next_job(one, blockers=(blocker.chain_id,))), finished(blocker)]
-    store.attempts.finish(batch if is_first else batch[::-1])
-    assert stored(waiting.id).status == "pending"
+    assert stored(waiting.id).status == status
     assert_consistent(store)
 
 
@@ -77,8 +60,6 @@ def test_dependents_of_a_chain_can_be_queried():
 
 def test_deduplication_does_not_change_the_blockers_of_the_existing_chain(store):
     one, two = STEP.enqueue(), STEP.enqueue()
-    options: dict[str, Any] = {"deduplicate": chains.Deduplicate("key")}
-    first = WAITS.enqueue(blockers=[one], **options)
-    again = WAITS.enqueue(blockers=[two], **options)
+    first, again = (WAITS.enqueue(blockers=[blocker], deduplicate=chains.Deduplicate("key")) for blocker in (one, two))
     assert (again.id, again.deduplicated, links(again)) == (first.id, True, [(one.id, True)])
     assert_consistent(store)

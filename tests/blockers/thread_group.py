@@ -1,13 +1,10 @@
 """Threads that use the database at the same time."""
 
 import threading
-from collections.abc import Callable
-from typing import Any
 
 from django.db import connection, connections
 
-from tests.support.connections import is_conflict
-from tests.support.isolation_levels import READ_COMMITTED
+from tests.support.connections import READ_COMMITTED, is_conflict
 
 JOIN_SECONDS = 100
 CHECK_SECONDS = 0.01
@@ -17,28 +14,28 @@ COUNT = 8
 class ThreadGroup:
     """Eight threads that call the same function, each with its own connection."""
 
-    def __init__(self, work: Callable[[int], object], level: str = READ_COMMITTED) -> None:
+    def __init__(self, work, level=READ_COMMITTED):
         self._work = work
         self._level = level
         self._lock = threading.Lock()
         self._threads = [threading.Thread(target=self._run, args=(n,), name=f"test-{n}") for n in range(COUNT)]
-        self.errors: list[BaseException] = []
+        self.errors = []
         #: The number of deadlocks and other conflicts, including those after which a retry succeeded.
         self.conflicts = 0
 
-    def start(self) -> "ThreadGroup":
+    def start(self):
         for thread in self._threads:
             thread.start()
         return self
 
     @property
-    def is_busy(self) -> bool:
+    def is_busy(self):
         """Return whether a thread still runs. If so, wait a moment first, so that the threads can work."""
         for thread in self._threads:
             thread.join(CHECK_SECONDS / COUNT)
         return any(thread.is_alive() for thread in self._threads)
 
-    def join(self) -> None:
+    def join(self):
         """Wait for the threads, and raise the first error that one of them raised."""
         for thread in self._threads:
             thread.join(JOIN_SECONDS)
@@ -46,7 +43,7 @@ class ThreadGroup:
         if self.errors:
             raise self.errors[0]
 
-    def _run(self, number: int) -> None:
+    def _run(self, number):
         try:
             if connection.vendor == "postgresql":
                 with connection.cursor() as cursor:
@@ -59,7 +56,7 @@ class ThreadGroup:
         finally:
             connections.close_all()
 
-    def _execute(self, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
+    def _execute(self, execute, sql, params, many, context):
         try:
             return execute(sql, params, many, context)
         except Exception as error:

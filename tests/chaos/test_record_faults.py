@@ -13,7 +13,7 @@ from tests.chaos.open_transactions import repeating
 from tests.chaos.oracle import lasting
 from tests.records.models import Upload
 from tests.shop.models import Effect
-from tests.support.isolation_levels import READ_COMMITTED, REPEATABLE_READ, SERIALIZABLE
+from tests.support.connections import READ_COMMITTED, REPEATABLE_READ, SERIALIZABLE
 from tests.support.waiting import until
 
 pytestmark = [
