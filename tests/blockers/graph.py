@@ -44,7 +44,7 @@ class Graph:
             model.objects.all()._raw_delete(model.objects.db)
 
     def apply(self, store, move):
-        """Return the result of an operation or the name of its error, and due types, finished chains and stopped jobs."""
+        """Return the result of an operation, or the name of its error, and its effects."""
         effects = Effects()
         try:
             value = bool(move(store, self, effects))

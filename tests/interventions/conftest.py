@@ -1,5 +1,3 @@
-from typing import Any
-
 import pytest
 
 from django_jobchains.processors import get_registry
@@ -8,5 +6,5 @@ from tests.support.chains import mail, ship
 
 @pytest.fixture(autouse=True)
 def _declared_types(monkeypatch):
-    declared: dict[str, Any] = {ship.name: ship, mail.name: mail}
+    declared = {ship.name: ship, mail.name: mail}
     monkeypatch.setattr(get_registry(), "declared", declared)

@@ -30,7 +30,7 @@ class Handler:
     attempts: list[int] = field(default_factory=list)
     errors: list[BaseException] = field(default_factory=list)
 
-    def __call__(self, job: RunningJob[Any]) -> Any:
+    def __call__(self, job):
         self.attempts.append(job.attempt)
         self.started.set()
         job.signal.wait(60)
@@ -44,42 +44,42 @@ class Handler:
             self.ended.set()
 
 
-def _raise(error: BaseException) -> Stop:
-    def stop(job: RunningJob[Any]) -> None:
+def _raise(error):
+    def stop(job):
         raise error
 
     return stop
 
 
-def in_prepare(job: RunningJob[Any]) -> None:
+def in_prepare(job):
     with job.prepare():
         job.signal.raise_if_aborted()
 
 
-def in_complete(job: RunningJob[Any]) -> None:
+def in_complete(job):
     with job.complete():
         Effect.objects.create(job_id=job.id, label="undone")
         job.signal.raise_if_aborted()
 
 
-def after_complete(job: RunningJob[Any]) -> None:
+def after_complete(job):
     with job.complete():
         Effect.objects.create(job_id=job.id, label="undone")
     raise OSError("no network")
 
 
-def swallowed(job: RunningJob[Any]) -> Any:
+def swallowed(job):
     with suppress(OSError), job.complete():
         raise OSError("no network")
     return "as if nothing had happened"
 
 
-def unserializable(job: RunningJob[Any]) -> Any:
+def unserializable(job):
     return object()
 
 
 #: Every way to stop without completing the job.
-STOPS: dict[str, Stop] = {
+STOPS = {
     "JobAborted": lambda job: job.signal.raise_if_aborted(),
     "an error": _raise(OSError("no network")),
     "a database error": _raise(IntegrityError("twice")),

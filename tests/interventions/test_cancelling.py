@@ -6,34 +6,22 @@ from django_jobchains import chains
 from django_jobchains.chains import Chain, ChainCancelled
 from django_jobchains.models import Job, JobBlocker
 from django_jobchains.store.rows import Effects
-from tests.support.chains import (
-    attempt,
-    backing_off,
-    blocked,
-    each,
-    mail,
-    pending,
-    running,
-    scheduled,
-    ship,
-    statuses,
-)
+from tests.support.chains import attempt, backing_off, blocked, each, mail, pending, running, scheduled, ship, statuses
 from tests.support.jobs import claim, database_now, failed_try, finished, next_job
 
 pytestmark = pytest.mark.django_db
 
 
 @pytest.mark.parametrize("make", [pending, scheduled, blocked, backing_off])
-def test_a_job_that_is_not_running_is_cancelled_at_once(store, make, monkeypatch):
+def test_a_job_that_is_not_running_is_cancelled_at_once(store, make):
     chain = make(store)
     before = database_now()
     assert chains.cancel(chain) == {chain.id}
     job = chain.refresh().current_job
     assert (chain.status, job.status, job.leased_by) == ("cancelled", "cancelled", None)
-    assert chain.finished_at is not None
-    assert before <= chain.finished_at <= database_now()
-    assert job.cancel_requested_at == job.finished_at
-    monkeypatch.setattr(store.db, "ahead_seconds", 7_200)
+    assert before <= job.finished_at <= database_now()
+    assert chain.finished_at == job.cancel_requested_at == job.finished_at
+    store.db.ahead_seconds = 7_200
     assert chain.id not in {job.chain_id for job in claim(store)}
     with pytest.raises(ChainCancelled):
         chain.result(1)
@@ -56,42 +44,6 @@ def test_in_a_batch_of_attempts_only_those_asked_to_stop_are_cancelled(store):
     assert each(Chain.objects.with_status("pending")) == each(made[1::2])
 
 
-def test_a_cancelled_continuation_with_blockers_waits_for_them_when_retried(store):
-    blocker = mail.enqueue(delay=3600)
-    chain = ship.enqueue()
-    job = attempt(store, chain)
-    chains.cancel(chain)
-    store.attempts.finish([finished(job, None, next_job(job, blockers=(blocker.id,)))])
-    assert statuses(chain) == ["completed", "cancelled"]
-    chains.retry(chain.refresh().current_job_id)
-    assert statuses(chain) == ["completed", "blocked"]
-    chains.complete(blocker.id)
-    assert statuses(chain) == ["completed", "pending"]
-
-
-def test_a_cancelled_continuation_is_not_started_when_its_blockers_end(store):
-    blocker = mail.enqueue(delay=3600)
-    chain = ship.enqueue()
-    job = attempt(store, chain)
-    chains.cancel(chain)
-    store.attempts.finish([finished(job, None, next_job(job, blockers=(blocker.id,)))])
-    chains.complete(blocker.id)
-    assert statuses(chain) == ["completed", "cancelled"]
-    assert not JobBlocker.objects.filter(is_open=True).exists()
-    chains.retry(chain.refresh().current_job_id)
-    assert statuses(chain) == ["completed", "pending"]
-
-
-def test_a_job_that_waits_for_a_cancelled_chain_stays_blocked(store):
-    blocker = pending(store)
-    dependent = mail.enqueue(blockers=[blocker])
-    chains.cancel(blocker)
-    assert dependent.refresh().status == "blocked"
-    chains.retry(blocker.id)
-    chains.complete(blocker.id)
-    assert dependent.refresh().status == "pending"
-
-
 def test_a_chain_and_its_blocker_can_be_cancelled_together(store):
     blocker = pending(store)
     dependent = mail.enqueue(blockers=[blocker])
@@ -99,13 +51,25 @@ def test_a_chain_and_its_blocker_can_be_cancelled_together(store):
     assert [blocker.refresh().status, dependent.refresh().status] == ["cancelled", "cancelled"]
 
 
-def test_a_cancelled_continuation_notifies_waiters_and_wakes_no_worker(store):
-    chain = ship.enqueue()
+@pytest.mark.parametrize("is_retried_first", [True, False])
+def test_a_cancelled_continuation_waits_for_its_blockers_only_when_it_is_retried(store, is_retried_first):
+    blocker, chain = mail.enqueue(delay=3600), ship.enqueue()
     job = attempt(store, chain)
     chains.cancel(chain)
     effects = Effects()
-    store.attempts.finish([finished(job, None, next_job(job))], effects)
+    store.attempts.finish([finished(job, None, next_job(job, blockers=(blocker.id,)))], effects)
+    assert statuses(chain) == ["completed", "cancelled"]
     assert (effects.finished_chains, effects.due_types) == ({chain.id}, set())
+    if is_retried_first:
+        chains.retry(chain.refresh().current_job_id)
+        assert statuses(chain) == ["completed", "blocked"]
+        chains.complete(blocker.id)
+    else:
+        chains.complete(blocker.id)
+        assert statuses(chain) == ["completed", "cancelled"]
+        assert not JobBlocker.objects.filter(is_open=True).exists()
+        chains.retry(chain.refresh().current_job_id)
+    assert statuses(chain) == ["completed", "pending"]
 
 
 def test_a_cancel_request_leaves_the_running_attempt_unchanged(store):

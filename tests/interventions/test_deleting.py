@@ -1,4 +1,7 @@
-"""``delete``: all given chains are deleted with everything that belongs to them, or none is."""
+"""``delete``: all given chains are deleted with everything that belongs to them, or none is.
+
+With ``cascade=True``, the blockers of all jobs of the chains are deleted too, and their blockers in turn.
+"""
 
 from uuid import UUID
 
@@ -6,33 +9,24 @@ import pytest
 
 from django_jobchains import chains
 from django_jobchains.chains import Chain, ChainReferenced
-from django_jobchains.models import JobBlocker
-from django_jobchains.store import Store
-from tests.support.chains import (
-    STATES,
-    attempt,
-    each,
-    everything,
-    go_on,
-    mail,
-    ship,
-)
+from django_jobchains.models import Job, JobBlocker
+from tests.support.chains import STATES, attempt, each, everything, go_on, mail, ship
 from tests.support.jobs import claim, failed_try, finished
 
 pytestmark = pytest.mark.django_db
 
 
-def finish(chain: Chain) -> None:
-    chains.complete(chain.id, "output")
+def waiting_for(*blockers):
+    return ship.enqueue(blockers=blockers)
 
 
-def dependent_of(blocker: Chain, status: str, store: Store) -> Chain:
+def dependent_of(blocker, status, store):
     """Return a chain with this status that waited for the blocker."""
-    dependent = ship.enqueue(blockers=[blocker])
+    dependent = waiting_for(blocker)
     if status == "cancelled":
         chains.cancel(dependent)
     elif status != "blocked":
-        finish(blocker)
+        chains.complete(blocker)
     if status in ("running", "failed"):
         job = attempt(store, dependent)
         if status == "failed":
@@ -54,47 +48,32 @@ def test_a_chain_needed_by_a_job_is_not_deleted(store, status, cascade):
     assert chains.delete([blocker, dependent]) == each([blocker, dependent])
 
 
-def test_a_waiting_continuation_prevents_the_deletion_and_is_named(store):
-    blocker, dependent = mail.enqueue(), ship.enqueue()
-    go_on(dependent, blockers=[blocker])
-    with pytest.raises(ChainReferenced) as caught:
-        chains.delete(blocker)
-    assert caught.value.references == ((blocker.id, dependent.refresh().current_job_id),)
-
-
-def test_a_completed_dependent_does_not_prevent_the_deletion(store):
+def test_a_completed_dependent_does_not_prevent_the_deletion():
     blocker = mail.enqueue()
-    dependent = ship.enqueue(blockers=[blocker])
-    finish(blocker)
-    finish(dependent)
-    before = dependent.refresh().current_job
-    chains.delete(blocker)
-    assert dependent.refresh().current_job == before
+    done, continued = waiting_for(blocker), waiting_for(blocker)
+    chains.complete(blocker)
+    chains.complete(done)
+    go_on(continued)
+    before = done.refresh().current_job
+    assert chains.delete(blocker) == {blocker.id}
+    assert done.refresh().current_job == before
+    assert continued.refresh().status == "pending"
     assert not JobBlocker.objects.exists()
 
 
-def test_a_chain_that_continued_after_its_blocker_does_not_prevent_the_deletion(store):
-    blocker = mail.enqueue()
-    dependent = ship.enqueue(blockers=[blocker])
-    finish(blocker)
-    go_on(dependent)
-    assert chains.delete(blocker) == {blocker.id}
-    assert dependent.refresh().status == "pending"
-
-
-def test_chains_that_need_only_each_other_are_deleted_together(store):
+def test_chains_that_need_only_each_other_are_deleted_together():
     first = mail.enqueue()
     second = mail.enqueue(blockers=[first])
-    third = ship.enqueue(blockers=[first, second])
+    third = waiting_for(first, second)
     for part in ([first], [second], [first, second]):
         with pytest.raises(ChainReferenced):
             chains.delete(part)
     assert chains.delete([first, second, third]) == each([first, second, third])
 
 
-def test_an_error_names_only_some_of_many_references(store):
+def test_an_error_names_only_some_of_many_references():
     blocker = mail.enqueue()
-    dependents = [ship.enqueue(blockers=[blocker]) for _ in range(20)]
+    dependents = [waiting_for(blocker) for _ in range(20)]
     with pytest.raises(ChainReferenced) as caught:
         chains.delete(blocker)
     assert 1 <= len(caught.value.references) < 10
@@ -103,8 +82,7 @@ def test_an_error_names_only_some_of_many_references(store):
 
 def test_without_cascade_blockers_are_kept(store):
     blockers = [make(store) for make in STATES.values()]
-    dependent = ship.enqueue(blockers=blockers)
-    chains.delete(dependent)
+    chains.delete(waiting_for(*blockers))
     assert Chain.objects.filter(pk__in=each(blockers)).count() == len(blockers)
     assert not JobBlocker.objects.filter(blocker_id__in=each(blockers)).exists()
 
@@ -118,3 +96,55 @@ def test_an_old_attempt_cannot_finish_a_new_chain_with_the_same_id(store):
     assert fresh.input == '"new"'
     assert store.attempts.finish([finished(stale)]) == set()
     assert store.attempts.finish([finished(fresh)]) == {fresh.key}
+
+
+def test_a_cascade_deletes_the_blockers_of_all_steps_and_their_blockers():
+    early, blocker, deep = mail.enqueue(), mail.enqueue(), mail.enqueue()
+    go_on(blocker, blockers=[deep])
+    chain = waiting_for(early)
+    go_on(chain)
+    go_on(chain, blockers=[blocker])
+    assert chains.delete(chain, cascade=True) == each([chain, early, blocker, deep])
+    assert not Job.objects.exists()
+    assert not JobBlocker.objects.exists()
+
+
+def test_a_cascade_deletes_a_shared_blocker_once():
+    bottom = mail.enqueue()
+    left, right = waiting_for(bottom), waiting_for(bottom)
+    top = waiting_for(left, right)
+    assert chains.delete([top, left], cascade=True) == each([bottom, left, right, top])
+
+
+@pytest.mark.parametrize("is_distant", [False, True])
+def test_a_blocker_needed_by_another_chain_prevents_the_cascade(is_distant):
+    shared, own = mail.enqueue(), mail.enqueue()
+    chain = waiting_for(waiting_for(shared) if is_distant else shared, own)
+    outsider = ship.enqueue()
+    go_on(outsider, blockers=[shared])
+    before = everything()
+    with pytest.raises(ChainReferenced) as caught:
+        chains.delete(chain, cascade=True)
+    assert caught.value.references == ((shared.id, outsider.refresh().current_job_id),)
+    assert everything() == before
+    assert chains.delete([chain, outsider], cascade=True) >= each([chain, outsider, shared, own])
+    assert not Job.objects.exists()
+
+
+def test_a_cascade_deletes_a_blocker_of_a_completed_job():
+    shared = mail.enqueue()
+    chain, outsider = waiting_for(shared), waiting_for(shared)
+    chains.complete(shared)
+    chains.complete(outsider)
+    assert chains.delete(chain, cascade=True) == each([chain, shared])
+    assert outsider.refresh().status == "completed"
+
+
+def test_cascade_accepts_only_a_keyword_and_a_boolean():
+    first, second = ship.enqueue(), ship.enqueue()
+    with pytest.raises(TypeError, match="positional argument"):
+        chains.delete(first, second)
+    for wrong in (second, 1, 0, "no", None):
+        with pytest.raises(ValueError, match=r"cascade=.* is not one of True, False"):
+            chains.delete(first, cascade=wrong)
+    assert {first.refresh().status, second.refresh().status} == {"pending"}

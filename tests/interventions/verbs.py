@@ -23,15 +23,15 @@ class Verb:
     #: Whether the call returns the ids that it changed.
     returns_ids: bool = True
 
-    def __str__(self) -> str:
+    def __str__(self):
         return self.name
 
 
-def _of_type(chain: Chain) -> set[str]:
+def _of_type(chain):
     return {chain.type_name}
 
 
-def _of_chain(chain: Chain) -> set[str]:
+def _of_chain(chain):
     return {str(chain.id)}
 
 
