@@ -1,39 +1,31 @@
 """``prepare()`` and ``complete()`` may each be used once and in this order, and a continuation must be returned."""
 
-from collections.abc import Callable
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any
 
 import pytest
 from django.db import transaction
 
 from django_jobchains.exceptions import ContinuationNotAllowed, InvalidInput, JobTypeNotFound, LeaseLost, PhaseError
 from django_jobchains.models import Job
-from django_jobchains.processors import JobType, RunningJob
-from tests.shop.models import Effect
+from django_jobchains.processors import JobType
 from tests.support.attempts import committed
-from tests.support.scenario import complete, effects, prepare, write
+from tests.support.scenario import JOBS, RECORDS, complete, effect, effects, kinds, prepare, write
 from tests.support.waiting import until
 
 pytestmark = committed
 
-Handler = Callable[[RunningJob[Any]], Any]
-
 after = JobType("after")
 
 
-def nothing() -> None: ...
+def nothing():
+    pass
 
 
 def prepare_twice(jobs):
     yield prepare(write(jobs, "prepared"), "atomic")
     yield prepare(nothing)
-
-
-def complete_twice(jobs):
-    yield complete(write(jobs, "first"))
-    yield complete(write(jobs, "second"))
 
 
 def prepare_after_complete(jobs):
@@ -49,201 +41,218 @@ def prepare_in_an_unknown_mode(jobs):
     ("handler", "words"),
     [
         (prepare_twice, "prepare() can be used once, and before complete()"),
-        (complete_twice, "complete() can be used once"),
         (prepare_after_complete, "prepare() can be used once, and before complete()"),
         (prepare_in_an_unknown_mode, "prepare(mode='whatever'): 'staged' or 'atomic'."),
     ],
 )
-def test_phases_in_another_order_fail_the_attempt_and_are_rolled_back(scenario, work, handler, words):
-    chains = scenario.enqueue(handler)
-    work()
-    for chain in chains:
-        job = chain.refresh().current_job
-        assert (job.status, job.attempt) == ("pending", 1)
-        assert job.last_error.startswith(f"PhaseError: {words}")
-    assert effects() == []
+def test_prepare_is_used_once_and_first(scenario, handler, words):
+    scenario.enqueue(handler)
+    scenario.run()
+    [error] = scenario.errors()
+    assert (scenario.states(), error.startswith(f"PhaseError: {words}"), effects()) == ({"retried"}, True, [])
 
 
-def complete_in_complete(job: RunningJob[Any]) -> None:
+@kinds(*JOBS, *RECORDS)
+def test_complete_is_used_once(scenario):
+    def complete_twice(jobs):
+        yield complete(write(jobs, "first"))
+        yield complete(write(jobs, "second"))
+
+    scenario.enqueue(complete_twice)
+    scenario.run()
+    assert (scenario.states(), effects()) == ({"retried"}, [])
+    assert scenario.errors() == {"PhaseError: complete() can be used once."}
+
+
+def complete_in_complete(job):
     with job.complete():
-        Effect.objects.create(job_id=job.id, label="completed")
+        effect(job)
         with job.complete():
             pass
 
 
-def prepare_in_complete(job: RunningJob[Any]) -> None:
+def prepare_in_complete(job):
     with job.complete():
-        Effect.objects.create(job_id=job.id, label="completed")
+        effect(job)
         with job.prepare():
             pass
 
 
-def complete_in_an_open_transaction(job: RunningJob[Any]) -> None:
+def complete_in_an_open_transaction(job):
     with transaction.atomic():
-        Effect.objects.create(job_id=job.id, label="own")
+        effect(job)
         with job.complete():
-            Effect.objects.create(job_id=job.id, label="completed")
+            effect(job)
 
 
-def prepare_in_an_open_transaction(job: RunningJob[Any]) -> None:
+def prepare_in_an_open_transaction(job):
     with transaction.atomic():
-        Effect.objects.create(job_id=job.id, label="own")
+        effect(job)
         with job.prepare():
-            Effect.objects.create(job_id=job.id, label="prepared")
+            effect(job)
 
 
-def on_another_thread(function: Callable[[], None]) -> None:
+def complete_in_an_open_transaction_and_swallow_the_error(job):
+    with transaction.atomic(), suppress(PhaseError), job.complete():
+        effect(job)
+
+
+def on_another_thread(job, phase):
+    def use():
+        with phase():
+            effect(job)
+
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(function).result()
+        pool.submit(use).result()
 
 
-def complete_on_another_thread(job: RunningJob[Any]) -> None:
-    def use() -> None:
-        with job.complete():
-            Effect.objects.create(job_id=job.id, label="completed")
-
-    on_another_thread(use)
+def complete_on_another_thread(job):
+    on_another_thread(job, job.complete)
 
 
-def complete_on_another_thread_than_prepare(job: RunningJob[Any]) -> None:
+def complete_on_another_thread_than_prepare(job):
     with job.prepare(mode="atomic"):
-        Effect.objects.create(job_id=job.id, label="prepared")
+        effect(job)
     with suppress(PhaseError):
-        complete_on_another_thread(job)
+        on_another_thread(job, job.complete)
 
 
-def prepare_on_another_thread(job: RunningJob[Any]) -> None:
-    def use() -> None:
-        with job.prepare():
-            Effect.objects.create(job_id=job.id, label="prepared")
-
+def prepare_on_another_thread(job):
     with suppress(PhaseError):
-        on_another_thread(use)
+        on_another_thread(job, job.prepare)
 
 
-def continue_twice(job: RunningJob[Any]) -> Any:
+def continue_twice(job):
     job.continue_with(after, 1)
     return job.continue_with(after, 2)
 
 
-def continue_without_returning_it(job: RunningJob[Any]) -> None:
+def continue_without_returning_it(job):
     job.continue_with(after, 1)
 
 
-def continue_in_complete_without_returning_it(job: RunningJob[Any]) -> None:
+def continue_in_complete_without_returning_it(job):
     with job.complete():
-        Effect.objects.create(job_id=job.id, label="completed")
+        effect(job)
         job.continue_with(after, 1)
 
 
+async def prepare_as_a_plain_handler(job):
+    with job.prepare():
+        pass
+
+
+async def complete_as_a_plain_handler(job):
+    with job.complete():
+        pass
+
+
+async def complete_with_a_coroutine(job):
+    async def function():
+        pass
+
+    await job.acomplete(function)
+
+
+async def read_blockers_on_the_loop(job):
+    job.blockers  # noqa: B018
+
+
+async def wait_on_the_loop(job):
+    job.signal.wait(60)
+
+
+async def complete_without_awaiting(job):
+    task = asyncio.create_task(job.acomplete(write([job], "not awaited")))
+    await asyncio.sleep(0)
+    assert not task.done()
+
+
 @pytest.mark.parametrize(
-    ("handler", "words"),
+    ("handler", "error"),
     [
-        (complete_in_complete, "complete() can be used once"),
-        (prepare_in_complete, "before complete()"),
-        (complete_in_an_open_transaction, "Close your own transaction"),
-        (prepare_in_an_open_transaction, "Close your own transaction"),
-        (complete_on_another_thread, "a thread other than the handler's"),
-        (complete_on_another_thread_than_prepare, "a thread other than the handler's"),
-        (prepare_on_another_thread, "a thread other than the handler's"),
-        (continue_twice, "continue_with() can be used once"),
-        (continue_without_returning_it, "must be returned"),
-        (continue_in_complete_without_returning_it, "must be returned"),
+        (complete_in_complete, "PhaseError: complete() can be used once"),
+        (prepare_in_complete, "PhaseError: prepare() can be used once, and before complete()"),
+        (complete_in_an_open_transaction, "PhaseError: Close your own transaction"),
+        (prepare_in_an_open_transaction, "PhaseError: Close your own transaction"),
+        (complete_in_an_open_transaction_and_swallow_the_error, "PhaseError: Close your own transaction"),
+        (complete_on_another_thread, "PhaseError: job.prepare() and job.complete() were used on a thread other than"),
+        (complete_on_another_thread_than_prepare, "PhaseError: job.prepare() and job.complete() were used on a thread"),
+        (prepare_on_another_thread, "PhaseError: job.prepare() and job.complete() were used on a thread other than"),
+        (continue_twice, "PhaseError: continue_with() can be used once"),
+        (continue_without_returning_it, "PhaseError: job.continue_with(…) must be returned"),
+        (continue_in_complete_without_returning_it, "PhaseError: job.continue_with(…) must be returned"),
+        (prepare_as_a_plain_handler, "PhaseError: In an 'async def' handler use 'await job.aprepare(function)'"),
+        (complete_as_a_plain_handler, "PhaseError: In an 'async def' handler use 'await job.acomplete(function)'"),
+        (complete_with_a_coroutine, "TypeError: job.acomplete() takes a plain function without arguments"),
+        (read_blockers_on_the_loop, "SynchronousOnlyOperation: job.blockers would read the database on the event loop"),
+        (wait_on_the_loop, "SynchronousOnlyOperation: job.signal.wait() would block the event loop"),
+        (complete_without_awaiting, "PhaseError: The handler ended before its job.aprepare() or job.acomplete() did"),
+        (lambda job: job.aprepare(nothing), "PhaseError: job.aprepare() is for 'async def' handlers"),
+        (lambda job: job.acomplete(nothing), "PhaseError: job.acomplete() is for 'async def' handlers"),
+        (lambda job: job.ablockers(), "PhaseError: job.ablockers() is for 'async def' handlers"),
     ],
 )
-def test_misused_phases_fail_the_attempt_and_are_rolled_back(processors, work, handler, words):
+def test_misused_phases_fail_the_attempt_and_are_rolled_back(processors, work, handler, error):
     chain = processors.register("misuses")(handler).enqueue()
     work()
-    (job,) = chain.refresh().jobs
+    [job] = chain.refresh().jobs
     assert job.status == "pending"
-    assert job.last_error.startswith("PhaseError: ")
-    assert words in job.last_error
-    assert not Effect.objects.exists()
-
-
-def test_complete_in_an_open_transaction_fails_the_attempt_even_if_the_error_is_swallowed(processors, work):
-    @processors.register("misuses")
-    def misuses(job: RunningJob[Any]) -> None:
-        with transaction.atomic(), pytest.raises(PhaseError), job.complete():
-            Effect.objects.create(job_id=job.id, label="completed")
-
-    chain = misuses.enqueue()
-    work()
-    assert chain.refresh().status == "pending"
-    assert not Effect.objects.exists()
+    assert job.last_error.startswith(error)
+    assert effects() == []
 
 
 def test_continuation_of_another_job_is_refused(processors, work):
-    kept: list[Any] = []
+    kept = []
 
     @processors.register("greedy")
-    def greedy(job: RunningJob[Any]) -> Any:
+    def greedy(job):
         kept.append(job.continue_with(after, 1))
         return kept[0]
 
-    first = greedy.enqueue()
-    second = greedy.enqueue(priority=-1)
+    first, second = greedy.enqueue(), greedy.enqueue(priority=-1)
     work(slots=1)
     assert [job.type_name for job in first.refresh().jobs] == ["greedy", "after"]
-    (job,) = second.refresh().jobs
-    assert job.status == "pending"
-    assert "the continuation of another job" in job.last_error
+    [job] = second.refresh().jobs
+    assert (job.status, "the continuation of another job" in job.last_error) == ("pending", True)
 
 
 def test_job_that_outlives_its_handler_cannot_complete_again(processors, work):
-    kept: list[RunningJob[Any]] = []
+    kept = []
 
     @processors.register("kept")
-    def keep(job: RunningJob[Any]) -> None:
+    def keep(job):
         if kept:
             until(lambda: Job.objects.get(pk=kept[0].id).status == "completed")
             with pytest.raises(LeaseLost), kept[0].complete():
-                Effect.objects.create(job_id=kept[0].id, label="too late")
+                effect(kept[0], "too late")
         kept.append(job)
 
     keep.enqueue()
     keep.enqueue()
     work(slots=1)
     with pytest.raises(PhaseError), kept[0].complete():
-        Effect.objects.create(job_id=kept[0].id, label="too late")
-    assert len(kept) == 2
-    assert not Effect.objects.exists()
-
-
-def continue_with_a_type_that_is_not_allowed(job: RunningJob[Any]) -> Any:
-    return job.continue_with("other", 1)
-
-
-def continue_with_an_unknown_type(job: RunningJob[Any]) -> Any:
-    return job.continue_with("unknown", 1)
-
-
-def continue_with_a_set(job: RunningJob[Any]) -> Any:
-    return job.continue_with(after, {1, 2})
+        effect(kept[0], "too late")
+    assert (len(kept), effects()) == (2, [])
 
 
 @pytest.mark.parametrize(
-    ("handler", "error", "allowed"),
+    ("target", "input", "error", "allowed"),
     [
-        (continue_with_a_type_that_is_not_allowed, ContinuationNotAllowed, ["after"]),
-        (continue_with_an_unknown_type, JobTypeNotFound, None),
-        (continue_with_a_set, InvalidInput, None),
+        ("other", 1, ContinuationNotAllowed, ["after"]),
+        ("unknown", 1, JobTypeNotFound, None),
+        (after, {1, 2}, InvalidInput, None),
     ],
 )
-def test_invalid_continuation_raises_an_error_in_the_handler(processors, work, handler, error, allowed):
-    raised: list[Exception] = []
+def test_invalid_continuation_raises_an_error_in_the_handler(processors, work, target, input, error, allowed):
     processors.register("other")(lambda job: None)
 
     @processors.register("asks", continues_with=allowed)
-    def asks(job: RunningJob[Any]) -> str:
-        try:
-            handler(job)
-        except error as caught:
-            raised.append(caught)
+    def asks(job):
+        with pytest.raises(error):
+            job.continue_with(target, input)
         return "without it"
 
     chain = asks.enqueue()
     work()
-    assert [type(caught) for caught in raised] == [error]
-    assert chain.refresh().output == "without it"
-    assert Job.objects.count() == 1
+    assert (chain.refresh().output, Job.objects.count()) == ("without it", 1)

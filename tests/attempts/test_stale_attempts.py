@@ -1,88 +1,104 @@
 """An attempt whose lease number is outdated writes nothing, however it ends."""
 
-from collections.abc import Callable
-from typing import Any
-from uuid import UUID
-
 import pytest
+from django.db.models import F
 
 from django_jobchains.exceptions import LeaseLost
 from django_jobchains.models import FailedAttempt, Job
-from django_jobchains.processors import FailJob, RescheduleJob, RunningJob
-from tests.shop.models import Effect
+from django_jobchains.processors import FailJob, RescheduleJob
+from tests.records.models import Export
 from tests.support.attempts import committed, on_own_connection
-from tests.support.scenario import complete, outside, prepare, write
+from tests.support.scenario import JOBS, RECORDS, complete, effect, effects, kinds, outside, prepare, write
 
 pytestmark = committed
 
-Steal = Callable[[UUID], None]
+
+def steal(jobs):
+    """Raise the lease numbers over another connection, as the claims of another worker do."""
+
+    def bump():
+        for model in (Job, Export):
+            model.objects.filter(pk__in=[job.id for job in jobs]).update(lease_number=F("lease_number") + 1)
+
+    return outside(lambda: on_own_connection(bump))
 
 
-def assert_untouched(job_id: UUID) -> None:
+def assert_untouched(scenario, label=None):
     """Check that the job still runs for the other worker, and that the stale attempt has written nothing."""
-    (job,) = Job.objects.filter(chain_id=job_id)
-    assert (job.status, job.lease_number, job.attempt, job.output, job.last_error) == ("running", 2, 1, None, None)
-    assert job.leased_until is not None
+    assert (scenario.states(), scenario.errors(), effects()) == ({"running"}, {None}, [label] if label else [])
     assert not FailedAttempt.objects.exists()
-    assert not Effect.objects.exists()
+    for job in Job.objects.all():
+        assert (job.lease_number, job.attempt, job.output, job.chain_index) == (2, 1, None, 0)
+        assert job.leased_until is not None
 
 
-@pytest.mark.parametrize("swallows", [False, True])
-@pytest.mark.parametrize("phase", [prepare, complete], ids=["prepare", "complete"])
-def test_phase_raises_lease_lost_before_the_handler_writes(scenario, work, steal, phase, swallows):
-    raised: list[LeaseLost] = []
+def use(scenario, phase, swallows):
+    raised = []
 
     def slow(jobs):
-        yield outside(lambda: [steal(job.id) for job in jobs])
+        yield steal(jobs)
         try:
             yield phase(write(jobs, "stale"))
         except LeaseLost as error:
             raised.append(error)
             if not swallows:
                 raise
-        return None if scenario.kind == "batch" else "stale"
 
-    chains = scenario.enqueue(slow)
-    work()
-    assert [(error.job_id, error.reason) for error in raised] == [(chains[0].id, "taken_by_another_worker")]
-    for chain in chains:
-        assert_untouched(chain.id)
+    first, *_ = scenario.enqueue(slow)
+    scenario.run()
+    assert [(str(first.id) in str(error), error.reason) for error in raised] == [(True, "taken_by_another_worker")]
+    assert_untouched(scenario)
 
 
-ENDS = [None, "continues", ValueError("stale"), FailJob("stale"), RescheduleJob(delay=5), SystemExit()]
+@kinds(*JOBS, *RECORDS)
+@pytest.mark.parametrize("swallows", [False, True])
+def test_complete_raises_lease_lost_before_the_handler_writes(scenario, swallows):
+    use(scenario, complete, swallows)
 
 
+@pytest.mark.parametrize("swallows", [False, True])
+def test_prepare_raises_lease_lost_before_the_handler_writes(scenario, swallows):
+    use(scenario, prepare, swallows)
+
+
+ENDS = [None, ValueError("stale"), FailJob("stale"), RescheduleJob(delay=5), SystemExit()]
+
+
+@kinds(*JOBS, *RECORDS)
 @pytest.mark.parametrize("end", ENDS)
-def test_no_outcome_of_a_stale_attempt_is_written(scenario, work, steal, end):
+def test_no_outcome_of_a_stale_attempt_is_written(scenario, end):
     def slow(jobs):
-        yield outside(lambda: [steal(job.id) for job in jobs])
-        if isinstance(end, BaseException):
+        yield steal(jobs)
+        if end is not None:
             raise end
-        if end == "continues":
-            continuations = [job.continue_with("scenario", 2) for job in jobs]
-            return continuations[0]
-        return None
 
-    chains = scenario.enqueue(slow)
-    work()
-    for chain in chains:
-        assert_untouched(chain.id)
+    scenario.enqueue(slow)
+    scenario.run()
+    assert_untouched(scenario)
 
 
-def test_lease_lost_between_the_phases_keeps_only_what_prepare_committed(processors, work, steal):
-    @processors.register("slow")
-    def slow(job: RunningJob[Any]) -> str:
-        with job.prepare():
-            Effect.objects.create(job_id=job.id, label="prepared")
-        steal(job.id)
-        with job.complete():
-            Effect.objects.create(job_id=job.id, label="stale")
-        return "stale"
+def test_no_continuation_of_a_stale_attempt_is_created(scenario):
+    def slow(jobs):
+        yield steal(jobs)
+        for job in jobs:
+            continuation = job.continue_with("scenario", 2)
+        return continuation
 
-    chain = slow.enqueue()
-    work()
-    assert [effect.label for effect in Effect.objects.all()] == ["prepared"]
-    assert (chain.refresh().status, chain.output) == ("running", None)
+    made = scenario.enqueue(slow)
+    scenario.run()
+    assert_untouched(scenario)
+    assert Job.objects.count() == len(made)
+
+
+def test_lease_lost_between_the_phases_keeps_only_what_prepare_committed(scenario):
+    def slow(jobs):
+        yield prepare(write(jobs, "prepared"))
+        yield steal(jobs)
+        yield complete(write(jobs, "stale"))
+
+    scenario.enqueue(slow)
+    scenario.run()
+    assert_untouched(scenario, "prepared")
 
 
 @pytest.mark.parametrize(
@@ -92,65 +108,48 @@ def test_lease_lost_between_the_phases_keeps_only_what_prepare_committed(process
         ("cancelled", "cancelled"),
         ("pending", "taken_by_another_worker"),
         ("failed", "taken_by_another_worker"),
+        (None, "not_found"),
     ],
 )
 def test_lease_lost_has_the_reason(processors, work, status, reason):
-    reasons: list[str] = []
+    later = "2091-01-01T00:00Z"
+    end = {"status": status, "output": "by hand", "leased_by": None, "leased_until": None, "run_at": later}
+    reasons = []
+
+    def interfere(job_id):
+        found = Job.objects.filter(pk=job_id)
+        if status:
+            found.update(**end)
+        else:
+            found.delete()
 
     @processors.register("slow")
-    def slow(job: RunningJob[Any]) -> None:
-        later = "2091-01-01T00:00Z"
-        end = {"status": status, "output": "by hand", "leased_by": None, "leased_until": None, "run_at": later}
-        on_own_connection(lambda: Job.objects.filter(pk=job.id).update(**end))
+    def slow(job):
+        on_own_connection(interfere, job.id)
         try:
             with job.complete():
-                Effect.objects.create(job_id=job.id, label="stale")
+                effect(job, "stale")
         except LeaseLost as error:
             reasons.append(error.reason)
             raise
 
-    chain = slow.enqueue()
-    work()
-    assert reasons == [reason]
-    assert chain.refresh().status == status
-    assert not Effect.objects.exists()
-    assert not FailedAttempt.objects.exists()
-
-
-def test_deleted_job_is_not_found_and_stays_deleted(processors, work):
-    reasons: list[str] = []
-
-    @processors.register("slow")
-    def slow(job: RunningJob[Any]) -> str:
-        on_own_connection(lambda: Job.objects.filter(pk=job.id).delete())
-        try:
-            with job.complete():
-                pass
-        except LeaseLost as error:
-            reasons.append(error.reason)
-        return "stale"
-
     slow.enqueue()
     work()
-    assert reasons == ["not_found"]
-    assert not Job.objects.exists()
+    assert (reasons, effects()) == ([reason], [])
+    assert list(Job.objects.values_list("status", flat=True)) == ([status] if status else [])
     assert not FailedAttempt.objects.exists()
 
 
-def test_other_jobs_are_completed_beside_a_stale_attempt(processors, work, steal):
+def test_other_jobs_are_completed_beside_a_stale_attempt(processors, work):
     """Their outcomes may be written in one statement with the stale one."""
 
     @processors.register("slow")
-    def slow(job: RunningJob[Any]) -> Any:
+    def slow(job):
         if job.input == "stolen":
-            steal(job.id)
+            steal([job]).function()
         return job.input
 
     chains = [slow.enqueue(value) for value in ("a", "stolen", "b", "c")]
     work(slots=4)
-    assert [(chain.refresh().status, chain.output) for chain in chains] == [
-        ("completed", "a"),
-        ("running", None),
-        ("completed", "b"),
-        ("completed", "c"),
-    ]
+    assert [chain.refresh().output for chain in chains] == ["a", None, "b", "c"]
+    assert chains[1].status == "running"

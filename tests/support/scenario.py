@@ -76,12 +76,17 @@ def wait(gate, *, heeds=True):
     return Step("wait", gate, heeds)
 
 
+def effect(job, label="written"):
+    """Write a row that shows that a handler has run."""
+    Effect.objects.create(job_id=job.id, label=label)
+
+
 def write(jobs, label, error=None):
     """Return a function that writes a row for each job, and raises the error if there is one."""
 
     def function():
         for job in jobs:
-            Effect.objects.create(job_id=job.id, label=label)
+            effect(job, label)
         if error is not None:
             raise error
         return label
