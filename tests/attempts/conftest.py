@@ -2,9 +2,6 @@ import pytest
 
 from django_jobchains.processors import Backoff, Processors
 from tests.support.attempts import WITHOUT_WAKE_UPS
-from tests.support.scenario import scenario
-
-__all__ = ("scenario",)
 
 
 @pytest.fixture(autouse=True)
@@ -13,6 +10,8 @@ def _no_wake_ups(settings):
 
 
 @pytest.fixture
-def processors():
+def processors(registry):
     """Processors whose jobs are retried after 100 seconds, which is after the test."""
-    return Processors(backoff=Backoff(initial_seconds=100, jitter=0))
+    part = Processors(backoff=Backoff(initial_seconds=100, jitter=0))
+    registry.add(part)
+    return part

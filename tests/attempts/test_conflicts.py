@@ -12,9 +12,9 @@ from django.db.backends.signals import connection_created
 from django_jobchains.attempts import outcome
 from django_jobchains.models import Chain, FailedAttempt, Job
 from django_jobchains.processors import Batch, Processors, RunningJob
-from tests.batches.test_locked_rows import is_a_session_waiting
 from tests.shop.models import Effect
 from tests.support.attempts import committed, on_own_connection
+from tests.support.connections import is_a_session_waiting
 from tests.support.waiting import until
 
 pytestmark = [committed, pytest.mark.postgresql]

@@ -13,10 +13,9 @@ from django_jobchains import chains
 from django_jobchains.models import Chain
 from django_jobchains.processors import Processors, RunningJob
 from django_jobchains.store.postgresql.wire import Direct
-from tests.batches.test_locked_rows import is_a_session_waiting
 from tests.shop.models import Effect
 from tests.support.attempts import Work, committed, on_own_connection
-from tests.support.connections import DEADLINE_SECONDS, holding, waiting
+from tests.support.connections import DEADLINE_SECONDS, holding, is_a_session_waiting, waiting
 from tests.support.waiting import until
 
 pytestmark = [committed, pytest.mark.postgresql]

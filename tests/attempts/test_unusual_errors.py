@@ -1,74 +1,115 @@
-"""Whatever a handler raises, its job is retried, other jobs run, and the worker continues."""
+"""Whatever a handler raises or returns, its job is retried, other jobs run, and the worker continues."""
 
 import asyncio
 import threading
-from collections.abc import Callable
-from typing import Any
+from itertools import product
 
 import pytest
 
-from django_jobchains.models import FailedAttempt
-from django_jobchains.processors import RunningJob
-from tests.shop.models import Effect
+from django_jobchains.exceptions import FailJob, RescheduleJob
+from django_jobchains.models import FailedAttempt, Job
+from django_jobchains.telemetry.events import ThreadFailed
 from tests.support.attempts import committed
+from tests.support.scenario import JOBS, RECORDS, complete, effect, effects, kinds, outside, prepare, write
 
 pytestmark = committed
 
 MAX_BYTES = 64 * 1024
+ERRORS = [SystemExit, KeyboardInterrupt, GeneratorExit, MemoryError, asyncio.CancelledError, BaseException]
+PLACES = ["handler", "prepare", "complete", "after complete", "outside"]
+
+
+@kinds("plain", "async")
+def test_error_that_is_not_an_exception_ends_only_the_attempt(scenario, events):
+    def raises(jobs):
+        place, error = PLACES[jobs[0].input[0]], ERRORS[jobs[0].input[1]]
+        if place == "outside":
+            yield outside(lambda: write([], "", error())())
+        elif place == "prepare":
+            yield prepare(write(jobs, "half", error()))
+        elif place != "handler":
+            yield complete(write(jobs, "half", error() if place == "complete" else None))
+        raise error
+
+    inputs = [list(row) for row in product(range(len(PLACES)), range(len(ERRORS)))]
+    scenario.enqueue(raises, inputs=inputs)
+    scenario.run()
+    for job in Job.objects.all():
+        assert job.status == "pending", job.input
+        assert ERRORS[job.input[1]].__name__ in job.last_error, job.input
+    assert FailedAttempt.objects.count() == len(inputs)
+    assert (effects(), events.of(ThreadFailed)) == ([], [])
+
+
+@kinds("batch", *RECORDS)
+@pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), MemoryError()])
+def test_error_of_a_batch_or_a_record_that_is_not_an_exception_ends_only_the_attempt(scenario, events, error):
+    def raises(jobs):
+        yield complete(write(jobs, "half"))
+        raise error
+
+    scenario.enqueue(raises)
+    scenario.run()
+    [stored] = scenario.errors()
+    assert (scenario.states(), stored.startswith(type(error).__name__), effects()) == ({"retried"}, True, [])
+    assert events.of(ThreadFailed) == []
 
 
 class UnreadableMessage(Exception):
-    def __str__(self) -> str:
+    def __str__(self):
         raise ValueError("no words")
 
 
 class ExitingMessage(Exception):
-    def __str__(self) -> str:
+    def __str__(self):
         raise SystemExit(3)
 
 
 class UnformattableText(str):
     __slots__ = ()
 
-    def __format__(self, spec: str) -> str:
+    def __format__(self, spec):
         raise ValueError("no format")
 
 
 class UnformattableMessage(Exception):
-    def __str__(self) -> str:
+    def __str__(self):
         return UnformattableText("text")
 
 
 class Unpicklable(Exception):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__("kept")
         self.lock = threading.Lock()
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         raise TypeError("never")
 
 
 class NoNotes(Exception):
-    def add_note(self, note: str) -> None:
+    def add_note(self, note):
         raise TypeError("never")
+
+
+def its_own_cause():
+    error = ValueError("round and round")
+    error.__cause__ = error
+    return error
 
 
 @pytest.fixture
 def run_beside_others(processors, work):
     """Return a function that runs a handler between jobs that complete, and returns its failed attempt."""
+    other = processors.register("other")(lambda job: "fine")
 
-    @processors.register("other")
-    def other(job: RunningJob[Any]) -> str:
-        return "fine"
-
-    def run(handler: Callable[[RunningJob[Any]], Any]) -> FailedAttempt:
+    def run(handler):
         job_type = processors.register("raises")(handler)
         before = [other.enqueue(priority=1) for _ in range(3)]
         chain = job_type.enqueue()
         after = [other.enqueue(priority=-1) for _ in range(3)]
         work()
-        (job,) = chain.refresh().jobs
-        (failed,) = job.failed_attempts.all()
+        [job] = chain.refresh().jobs
+        [failed] = job.failed_attempts.all()
         assert [other.refresh().output for other in before + after] == ["fine"] * 6
         assert (job.status, job.attempt, job.leased_by) == ("pending", 1, None)
         assert job.last_error == failed.error
@@ -77,65 +118,26 @@ def run_beside_others(processors, work):
     return run
 
 
-ERRORS = [SystemExit, KeyboardInterrupt, GeneratorExit, MemoryError, StopIteration, asyncio.CancelledError]
-
-
-@pytest.mark.parametrize(
-    ("error", "place"),
-    [
-        *((error, "handler") for error in ERRORS),
-        *((error, place) for place in ("prepare", "complete", "after complete") for error in (SystemExit, MemoryError)),
-    ],
-)
-def test_error_that_is_not_an_exception_ends_only_the_attempt(run_beside_others, error, place):
-    def handler(job: RunningJob[Any]) -> None:
-        if place == "handler":
-            raise error
-        phase = job.prepare() if place == "prepare" else job.complete()
-        with phase:
-            Effect.objects.create(job_id=job.id, label="half")
-            if place != "after complete":
-                raise error
-        raise error
-
-    failed = run_beside_others(handler)
-    assert failed.error == error.__name__
-    assert not Effect.objects.exists()
-
-
-@pytest.mark.parametrize("in_complete", [False, True])
-def test_endless_recursion_ends_the_attempt(run_beside_others, in_complete):
-    def deeper(job: RunningJob[Any]) -> None:
-        deeper(job)
-
-    def handler(job: RunningJob[Any]) -> None:
-        if not in_complete:
-            deeper(job)
-        with job.complete():
-            Effect.objects.create(job_id=job.id, label="half")
-            deeper(job)
-
-    assert run_beside_others(handler).error.startswith("RecursionError: maximum recursion depth")
-    assert not Effect.objects.exists()
-
-
 @pytest.mark.parametrize(
     ("error", "text"),
     [
         (UnreadableMessage(), "UnreadableMessage: <its message could not be read: ValueError>"),
         (ExitingMessage(), "ExitingMessage: <its message could not be read: SystemExit>"),
+        (UnformattableMessage(), "UnformattableMessage: text"),
         (Unpicklable(), "Unpicklable: kept"),
         (NoNotes("noted"), "NoNotes: noted"),
+        (StopIteration("no more"), "StopIteration: no more"),
         (ValueError("before\0after"), "ValueError: before\ufffdafter"),
         (ValueError("half \ud83d a pair"), "ValueError: half \ufffd a pair"),
         (ValueError("whole \U0001f642 ä 你"), "ValueError: whole \U0001f642 ä 你"),
         (ValueError("many\nlines\r\nand \x1b[31mcolours"), "ValueError: many\nlines\r\nand \x1b[31mcolours"),
         (ExceptionGroup("several", [ValueError("one"), KeyError("two")]), "ExceptionGroup: several (2 sub-exceptions)"),
+        (its_own_cause(), "ValueError: round and round"),
     ],
     ids=lambda value: type(value).__name__,
 )
 def test_any_message_is_recorded(run_beside_others, error, text):
-    def handler(job: RunningJob[Any]) -> None:
+    def handler(job):
         raise error
 
     failed = run_beside_others(handler)
@@ -144,17 +146,10 @@ def test_any_message_is_recorded(run_beside_others, error, text):
     assert "\0" not in failed.traceback
 
 
-def test_message_that_cannot_be_formatted_is_recorded(run_beside_others):
-    def handler(job: RunningJob[Any]) -> None:
-        raise UnformattableMessage
-
-    assert run_beside_others(handler).error.startswith("UnformattableMessage")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("letter", ["x", "ä", "\U0001f642", "\0"])
 def test_message_of_10_mb_is_cut_in_the_middle(run_beside_others, letter):
-    def handler(job: RunningJob[Any]) -> None:
+    def handler(job):
         raise ValueError("the head" + letter * 10_000_000 + "the tail")
 
     failed = run_beside_others(handler)
@@ -165,10 +160,37 @@ def test_message_of_10_mb_is_cut_in_the_middle(run_beside_others, letter):
     assert "characters omitted" in failed.error
 
 
-def test_error_that_is_its_own_cause_is_recorded(run_beside_others):
-    def handler(job: RunningJob[Any]) -> None:
-        error = ValueError("round and round")
-        error.__cause__ = error
+@pytest.mark.parametrize("in_complete", [False, True])
+def test_endless_recursion_ends_the_attempt(run_beside_others, in_complete):
+    def deeper(job):
+        deeper(job)
+
+    def handler(job):
+        if in_complete:
+            with job.complete():
+                effect(job)
+                deeper(job)
+        deeper(job)
+
+    assert run_beside_others(handler).error.startswith("RecursionError: maximum recursion depth")
+    assert effects() == []
+
+
+@kinds(*JOBS)
+@pytest.mark.parametrize(
+    ("error", "state", "text"),
+    [
+        (FailJob("no use"), "failed", "FailJob: no use"),
+        (RescheduleJob(delay=3600, reason="not yet"), "waiting", "not yet"),
+        (ExceptionGroup("several", [ValueError("one")]), "retried", "ExceptionGroup: several (1 sub-exception)"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_error_determines_the_outcome(scenario, error, state, text):
+    def handler(jobs):
+        yield outside(lambda: None)
         raise error
 
-    assert run_beside_others(handler).error == "ValueError: round and round"
+    scenario.enqueue(handler)
+    scenario.run()
+    assert (scenario.states(), scenario.errors()) == ({state}, {text})

@@ -170,6 +170,14 @@ def in_turn(first, second):
     return before.result(), after.result()
 
 
+def is_a_session_waiting():
+    """Return whether any session of PostgreSQL waits for a lock in this database."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_stat_clear_snapshot()")
+        cursor.execute("SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
+        return cursor.fetchone() is not None
+
+
 def end_all():
     """End the actors that a failed test has left waiting."""
     while _started:

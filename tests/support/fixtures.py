@@ -17,6 +17,7 @@ from tests.support import notifiers
 from tests.support.attempts import on_own_connection
 from tests.support.connections import end_all
 from tests.support.databases import database, sqlite_database
+from tests.support.scenario import JOBS, Scenario
 from tests.support.worker_processes import started_processes
 from tests.support.workers import Events
 
@@ -139,6 +140,11 @@ def work(processors):
         Worker(slots=slots, registry=registry, **options).run_until_idle()
 
     return run
+
+
+@pytest.fixture(params=JOBS)
+def scenario(request, processors):
+    return Scenario(request.param, processors)
 
 
 @pytest.fixture

@@ -14,10 +14,9 @@ handler returns its output; that of a batch or a record is ignored::
         assert (scenario.states(), scenario.errors()) == ({"retried"}, {"ValueError: no"})
         assert effects() == []
 
-Import the fixture ``scenario`` in a ``conftest.py``. It requires the fixture ``processors``: the slice where handlers
-are registered. Without ``kinds``, a test runs for ``JOBS``. Records are ``Export``s, whose keys are UUIDs like those of
-jobs; they have no ``prepare``. To abort or stop handlers, use a running worker instead of ``scenario.run()``, and let
-the handler yield ``wait(gate)``.
+The fixture ``scenario`` registers handlers in the fixture ``processors``. Without ``kinds``, a test runs for ``JOBS``.
+Records are ``Export``s, whose keys are UUIDs like those of jobs; they have no ``prepare``. To abort or stop handlers,
+use a running worker instead of ``scenario.run()``, and let the handler yield ``wait(gate)``.
 
 Handlers are functions of the test, so they cannot run in child processes.
 """
@@ -30,6 +29,7 @@ from typing import Any
 import pytest
 from asgiref.sync import sync_to_async
 
+from django_jobchains import chains, records
 from django_jobchains.models import Chain
 from django_jobchains.processors import Backoff, Batch, Processors, Registry, RunningJob
 from django_jobchains.worker import Worker
@@ -45,11 +45,6 @@ STATES = {"errored": "retried", "queued": "waiting", "processing": "running"}
 def kinds(*names):
     """Let a test run once for each of these kinds."""
     return pytest.mark.parametrize("scenario", names, indirect=True)
-
-
-@pytest.fixture(params=JOBS)
-def scenario(request, processors):
-    return Scenario(request.param, processors)
 
 
 @dataclass
@@ -111,8 +106,11 @@ class Scenario:
         """Return a scenario of this kind in a slice with this middleware, whose jobs are retried after the test."""
         return Scenario(self.kind, Processors(backoff=Backoff(initial_seconds=100, jitter=0), middleware=middleware))
 
-    def enqueue(self, handler, name="scenario", **options):
-        """Register a handler, and return the chains of its jobs, or its record."""
+    def enqueue(self, handler, name="scenario", inputs=None, **options):
+        """Register a handler, and return the chains of its jobs, one for each of ``inputs``, or its record.
+
+        A ``timeout`` is the ``max_runtime`` of records.
+        """
 
         def plain(job: RunningJob[Any]) -> Any:
             return _drive(handler([job]), job)
@@ -130,6 +128,8 @@ class Scenario:
             await _adrive(handler([run]), run)
 
         if self.kind in RECORDS:
+            if timeout := options.pop("timeout", None):
+                options["max_runtime"] = timeout
             self.processors.records(Export, **options)(record if self.kind == "record" else arecord)
             made = [Export.objects.create()]
         else:
@@ -137,7 +137,7 @@ class Scenario:
                 options["batch_limit"] = 5
             function = {"plain": plain, "async": on_loop, "batch": batch}[self.kind]
             job_type = self.processors.register(name, **options)(function)
-            made = [job_type.enqueue() for _ in range(2 if self.kind == "batch" else 1)]
+            made = [job_type.enqueue(given) for given in inputs or [None] * (2 if self.kind == "batch" else 1)]
         self.made += made
         return made
 
@@ -146,6 +146,12 @@ class Scenario:
         registry = Registry()
         registry.add(self.processors)
         Worker(registry=registry, **{"slots": 1, "poll_seconds": 0.05, **options}).run_until_idle()
+
+    def cancel(self):
+        if self.kind in RECORDS:
+            records.cancel(Export.objects.all())
+        else:
+            chains.cancel(self.made)
 
     def states(self):
         """Return the different states: "completed", "retried", "failed", "cancelled", "running", or "waiting"."""
@@ -202,7 +208,7 @@ async def _adrive(steps, job):
             return end.value
         try:
             if step.phase == "wait":
-                result = await _await(gate=step.function, heeds=step.mode)
+                result = await _await(job.signal, gate=step.function, heeds=step.mode)
             elif step.phase == "outside":
                 result = await sync_to_async(step.function)()
             elif step.phase == "complete":
@@ -214,10 +220,12 @@ async def _adrive(steps, job):
             proceed = partial(steps.throw, error)
 
 
-async def _await(*, gate, heeds):
-    while not gate.is_set():
+async def _await(signal, *, gate, heeds):
+    was_cancelled = False
+    while not gate.is_set() or was_cancelled != signal.aborted:
         try:
             await asyncio.sleep(0.005)
         except asyncio.CancelledError:
+            was_cancelled = True
             if heeds:
                 raise

@@ -2,33 +2,26 @@
 
 import asyncio
 import threading
-from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connection
 
-from django_jobchains.processors import RunningJob
 from django_jobchains.testing import run_due_jobs
-from tests.async_handlers.effects import effects, write
-from tests.testing.conftest import processors
-
-__all__ = ("processors",)
+from tests.support.scenario import effects, write
 
 
 def test_functions_and_queries_run_in_the_transaction_of_the_test(jobchains, processors):
-    threads: list[int] = []
-
-    @processors.register("kit.next")
-    def next_(job: RunningJob[str]) -> str:
-        return job.input
+    threads, left = [], []
+    next_ = processors.register("kit.next")(lambda job: job.input)
 
     @processors.register("kit.async")
-    async def handler(job: RunningJob[Any]) -> Any:
+    async def handler(job):
+        left.append(asyncio.create_task(asyncio.sleep(600)))
         threads.append(await job.aprepare(threading.get_ident))
         await asyncio.sleep(0)
         threads.append(await sync_to_async(threading.get_ident)())
-        label = await job.acomplete(write(job, "completed"))
+        label = await job.acomplete(write([job], "completed"))
         return job.continue_with(next_, label)
 
     chain = handler.enqueue()
@@ -37,40 +30,29 @@ def test_functions_and_queries_run_in_the_transaction_of_the_test(jobchains, pro
     assert threads == [threading.get_ident()] * 2
     assert (chain.result(timeout=0), effects()) == ("completed", ["completed"])
     assert connection.in_atomic_block
+    assert left[0].cancelled()
 
 
 def test_error_rolls_back_the_phase_and_keeps_the_transaction_of_the_test(jobchains, processors):
     @processors.register("kit.broken")
-    async def broken(job: RunningJob[Any]) -> None:
-        await job.aprepare(write(job, "prepared"))
-        await job.acomplete(write(job, "completed"))
+    async def broken(job):
+        await job.aprepare(write([job], "prepared"))
+        await job.acomplete(write([job], "completed"))
         raise SystemExit(3)
 
     broken.enqueue()
-    (outcome,) = jobchains.run_due_jobs()
+    [outcome] = jobchains.run_due_jobs()
     assert (outcome.ending, outcome.error, effects()) == ("retried", "SystemExit: 3", ["prepared"])
     assert connection.in_atomic_block
-
-
-def test_remaining_tasks_end_with_the_attempt(jobchains, processors):
-    left: list[asyncio.Task[None]] = []
-
-    @processors.register("kit.leaves")
-    async def leaves(job: RunningJob[Any]) -> None:
-        left.append(asyncio.create_task(asyncio.sleep(600)))
-
-    leaves.enqueue()
-    jobchains.run_due_jobs(raise_errors=True)
-    assert left[0].cancelled()
 
 
 @pytest.mark.django_db
 def test_run_due_jobs_can_be_called_from_an_async_test(processors):
     @processors.register("kit.async")
-    async def handler(job: RunningJob[Any]) -> str:
-        return await job.acomplete(write(job, "completed"))
+    async def handler(job):
+        return await job.acomplete(write([job], "completed"))
 
-    async def enqueue_and_run() -> Any:
+    async def enqueue_and_run():
         chain = await handler.aenqueue()
         await sync_to_async(run_due_jobs)()
         return await chain.aresult(timeout=0)
