@@ -13,7 +13,6 @@ from django_jobchains.attempts import record_attempt
 from tests.records.models import Upload
 from tests.shop.models import Effect
 from tests.support.attempts import on_own_connection
-from tests.support.connections import is_a_session_waiting
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
