@@ -12,8 +12,15 @@ from django.db import OperationalError, connection, transaction
 from django_jobchains.models import Job
 from tests.deduplication.keyed_chains import ENDED, KEY, SCOPES, apply_steps, start
 from tests.support.attempts import on_own_connection
-from tests.support.connections import committing, is_conflict
-from tests.support.isolation_levels import READ_COMMITTED, REPEATABLE_READ, SERIALIZABLE, StepActor, waiting
+from tests.support.connections import (
+    READ_COMMITTED,
+    REPEATABLE_READ,
+    SERIALIZABLE,
+    Actor,
+    committing,
+    is_conflict,
+    waiting,
+)
 
 pytestmark = [committing, pytest.mark.postgresql, pytest.mark.slow]
 
@@ -64,7 +71,7 @@ def test_call_that_waited_for_the_key_gets_the_chain_or_a_conflict(store, level,
         with transaction.atomic():
             return start("second")
 
-    first = StepActor(lambda store: start("first"), level=other, holds=True)
+    first = Actor(lambda store: start("first"), level=other, holds=True)
     first.start().until_stopped()
     second = waiting(call, level)
     first.go_on()
