@@ -1,11 +1,10 @@
 """Errors outside of handlers: every dequeued record still ends, or is released and reset."""
 
 import threading
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 
 import pytest
-from django.db import OperationalError, ProgrammingError, connection
-from django.db.models import F, Value
+from django.db import DataError, OperationalError, connection
 from django.db.models.signals import post_init
 
 from django_jobchains.attempts.record_attempt import RecordAttempt, RecordEnvironment
@@ -20,7 +19,6 @@ from django_jobchains.worker.records import RecordSource
 from django_jobchains.worker.slots import Slots
 from tests.records.conftest import refusing
 from tests.records.models import LETTER_COLUMNS, Letter, Upload
-from tests.store.test_retries import DriverError
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -61,20 +59,50 @@ def fail_once(monkeypatch, owner, name, error):
 # Between the dequeue and the start
 
 
-@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), None], ids=repr)
-def test_a_record_that_cannot_be_loaded_errors_alone(register, start_worker, error):
+def raising(error):
     def load(record):
-        if record.size == UNLUCKY:
-            if error:
-                raise error
-            record.num_failures = None  # It cannot be counted up.
+        raise error
 
-    register(slots=4)
+    return when_loaded(lambda record: load(record) if record.size == UNLUCKY else None)
+
+
+def without_number(monkeypatch):
+    """Let the failures of a record be a value that cannot be counted up."""
+    return when_loaded(lambda record: setattr(record, "num_failures", None) if record.size == UNLUCKY else None)
+
+
+def archived(monkeypatch):
+    """Let a record leave the queryset before it is loaded."""
+
+    def load(source, keys):
+        Upload.objects.filter(size=UNLUCKY).update(result="archive")
+        return records_of(source, keys)
+
+    records_of = RecordSource._records
+    monkeypatch.setattr(RecordSource, "_records", load)
+    return nullcontext()
+
+
+@pytest.mark.parametrize(
+    ("happens", "state", "message"),
+    [
+        (lambda monkeypatch: raising(ValueError("no")), "errored", "ValueError: no"),
+        (lambda monkeypatch: raising(SystemExit(3)), "errored", "SystemExit"),
+        (lambda monkeypatch: raising(DataError("division by zero")), "errored", "division by zero"),
+        (without_number, "errored", "TypeError"),
+        (archived, "queued", None),
+    ],
+    ids=["error", "exit", "value", "number", "archived"],
+)
+def test_a_record_that_cannot_be_loaded_ends_alone(register, start_worker, monkeypatch, happens, state, message):
+    register(queryset=Upload.objects.exclude(result="archive"), slots=4)
     Upload.objects.bulk_create([Upload(size=size) for size in (1, UNLUCKY, 3)])
-    with when_loaded(load):
+    with happens(monkeypatch):
         start_worker(slots=4)
-        until(lambda: states() == {1: "completed", UNLUCKY: "errored", 3: "completed"}, what=states)
-    assert type(error or TypeError()).__name__ in (Upload.objects.get(size=UNLUCKY).failure_message or "")
+        until(lambda: states() == {1: "completed", UNLUCKY: state, 3: "completed"}, what=states)
+    upload = Upload.objects.get(size=UNLUCKY)
+    assert (upload.num_failures, upload.num_resets) == (state == "errored", 0)
+    assert upload.failure_message == message or message in upload.failure_message
 
 
 def test_records_are_handed_back_after_an_error_of_the_worker(register, start_worker, monkeypatch):
@@ -114,69 +142,24 @@ def test_a_missing_column_costs_the_backlog_no_attempt(register, start_worker, c
     assert "Run 'manage.py migrate --database default'." in caplog.text
 
 
-def refused(error_class, sqlstate):
-    error = error_class("refused")
-    error.__cause__ = DriverError(sqlstate)
-    return error
-
-
-@pytest.mark.parametrize("error", [OperationalError, ProgrammingError])
-def test_a_statement_that_fails_to_load_deferred_columns_costs_no_attempt(register, start_worker, monkeypatch, error):
-    register(queryset=Upload.objects.only("size", "state"), slots=4)
-    fail_once(monkeypatch, Upload, "refresh_from_db", refused(error, "42501"))
-    assert_all_complete(start_worker)
-
-
-@pytest.mark.parametrize(
-    "errors",
-    [
-        [ValueError("no"), None, OperationalError("the connection is lost")],
-        [refused(OperationalError, "57014")] * 2,
-        [refused(OperationalError, "40001")] * 2,
-    ],
-    ids=["lost", "time limit", "conflict"],
-)
-def test_a_statement_that_fails_to_load_records_costs_them_no_attempt(register, start_worker, errors):
+@pytest.mark.parametrize("is_deferred", [True, False])
+def test_a_statement_that_fails_to_load_records_costs_them_no_attempt(register, start_worker, monkeypatch, is_deferred):
     """The first error makes the worker load the records one by one. The next error hands them back."""
-    errors = list(errors)
+    lost = OperationalError("the connection is lost")
+    errors = [] if is_deferred else [ValueError("no"), None, lost]
 
     def load(record):
         if errors and (error := errors.pop(0)):
             raise error
 
-    register(slots=4)
-    with when_loaded(load):
-        assert_all_complete(start_worker)
-    assert not errors
-
-
-def assert_all_complete(start_worker):
+    register(queryset=Upload.objects.only("size", "state") if is_deferred else Upload.objects.all(), slots=4)
+    if is_deferred:
+        fail_once(monkeypatch, Upload, "refresh_from_db", lost)
     Upload.objects.bulk_create([Upload(size=size) for size in range(4)])
-    start_worker(slots=4, poll_seconds=0.05)
-    until(lambda: set(states().values()) == {"completed"}, what=states)
-    assert not Upload.objects.exclude(num_failures=0, num_resets=0).exists()
-
-
-@pytest.mark.postgresql
-def test_a_value_that_cannot_be_computed_errors_its_record_alone(register, start_worker):
-    register(queryset=Upload.objects.annotate(share=Value(100) / F("size")), slots=4)
-    Upload.objects.bulk_create([Upload(size=size) for size in (1, 0, 3)])
-    start_worker(slots=4)
-    until(lambda: states() == {1: "completed", 0: "errored", 3: "completed"}, what=states)
-    assert "division by zero" in (Upload.objects.get(size=0).failure_message or "")
-
-
-def test_records_that_leave_the_queryset_before_they_are_loaded_are_queued_again(register, start_worker, monkeypatch):
-    def load(source, keys):
-        Upload.objects.filter(size=UNLUCKY).update(result="archive")
-        return records_of(source, keys)
-
-    records_of = RecordSource._records
-    monkeypatch.setattr(RecordSource, "_records", load)
-    register(queryset=Upload.objects.exclude(result="archive"), slots=4)
-    Upload.objects.bulk_create([Upload(size=size) for size in (1, UNLUCKY, 3)])
-    start_worker(slots=4)
-    until(lambda: states() == {1: "completed", UNLUCKY: "queued", 3: "completed"}, what=states)
+    with when_loaded(load):
+        start_worker(slots=4, poll_seconds=0.05)
+        until(lambda: set(states().values()) == {"completed"}, what=states)
+    assert not errors
     assert not Upload.objects.exclude(num_failures=0, num_resets=0).exists()
 
 
@@ -291,20 +274,20 @@ def test_a_message_is_cut_to_its_column_without_secrets(handled):
     assert SECRET[:6] not in letter.error
 
 
-def test_an_error_is_written_without_a_message_that_is_refused(handled):
+@pytest.mark.parametrize(
+    ("condition", "fails", "message"),
+    [("NEW.failure_message <> ''", True, ""), ("NEW.state = 'completed'", False, "refused")],
+    ids=["message", "completion"],
+)
+def test_what_the_database_accepts_of_an_end_is_written(handled, condition, fails, message):
     def handle(record, run):
-        raise ValueError("no")
+        if fails:
+            raise ValueError("no")
 
-    with refusing("NEW.failure_message <> ''"):
+    with refusing(condition):
         upload = handled(handle)
-    assert (upload.state, upload.num_failures, upload.failure_message) == ("errored", 1, "")
-
-
-def test_a_completion_that_is_refused_is_an_error(register, handled):
-    register()
-    with refusing("NEW.state = 'completed'"):
-        upload = handled()
-    assert (upload.state, "refused" in (upload.failure_message or "")) == ("errored", True)
+    assert (upload.state, upload.num_failures) == ("errored", 1)
+    assert upload.failure_message == message or (message and message in upload.failure_message)
 
 
 def test_an_end_waits_for_a_column_that_is_missing(register, start_worker, events):
