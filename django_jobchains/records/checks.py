@@ -88,7 +88,9 @@ def problems_of(kind: RecordType) -> Iterator[CheckMessage]:
     if not any(_missing_columns(kind)):
         yield from _message_problems(kind)
         yield from _query_problems(kind)
-        yield from _index_problems(kind)
+        yield from _index_problem(kind, "queued", "process_after", "queued_at")
+        if kind.retry_seconds is not None:
+            yield from _index_problem(kind, "errored", "finished_at")
         yield from _duration_problems(kind)
 
 
@@ -239,12 +241,6 @@ def _query_problems(kind: RecordType) -> Iterator[CheckMessage]:
     except FieldError as error:
         problem = f"Records {kind.name!r}: order_by={kind.order_by!r} cannot be used: {error}"
         yield Error(problem, hint="Name fields of the model, as for QuerySet.order_by().", id="jobchains.E015")
-
-
-def _index_problems(kind: RecordType) -> Iterator[CheckMessage]:
-    yield from _index_problem(kind, "queued", "process_after", "queued_at")
-    if kind.retry_seconds is not None:
-        yield from _index_problem(kind, "errored", "finished_at")
 
 
 def _index_problem(kind: RecordType, state: str, *order: str) -> Iterator[CheckMessage]:

@@ -206,35 +206,33 @@ def checked_model(given: object) -> type[Model]:
 
 def checked_options(model: type[Model], options: RecordOptions) -> dict[str, Any]:
     """Return the fields of a ``RecordType`` for these options, without the queue."""
-    values = {name: kind.check_or(name, options.get(name), None) for name, kind in _VALUES.items()}
+    given: Mapping[str, Any] = {name: value for name, value in options.items() if value is not None}
+    message, order_by = given.get("reset_failure_message", RESET_MESSAGE), options.get("order_by", ())
+    if not isinstance(message, str) or not message.strip():
+        raise ValueError(f"reset_failure_message={message!r:.50} is not a text.")
+    if isinstance(order_by, str) or not isinstance(order_by, Iterable):
+        raise TypeError(f"order_by={order_by!r:.100} is not a list: write order_by=['priority', 'id'].")
     return {
-        "queryset": _queryset(model, options.get("queryset")),
-        "order_by": _order_by(options.get("order_by", ())),
-        "columns": _columns(options.get("columns")),
-        "slots": values["slots"],
-        "own_max_attempts": values["max_attempts"],
-        "retry_seconds": values["retry_after"],
-        "own_stalled_seconds": values["stalled_after"],
-        "own_heartbeat_seconds": values["heartbeat_every"],
-        "own_max_resets": values["max_resets"],
-        "reset_failure_message": _message(options.get("reset_failure_message")),
-        "max_runtime_seconds": values["max_runtime"] or math.inf,
-        "own_poll_seconds": values["poll_every"],
-        "cancel_seconds": values["cancel_every"] or CANCEL_SECONDS,
-        "own_isolation": to_isolation(options.get("isolation")),
+        "queryset": _queryset(model, given.get("queryset")),
+        "order_by": tuple(order_by),
+        "columns": _columns(given.get("columns")),
+        "reset_failure_message": message,
+        "own_isolation": to_isolation(given.get("isolation")),
+        **{field: kind.check(name, given[name]) for name, (field, kind) in _VALUES.items() if name in given},
     }
 
 
-_VALUES: Mapping[str, Value[Any]] = {
-    "slots": Count(),
-    "max_attempts": MAX_ATTEMPTS,
-    "retry_after": Duration(least=0),
-    "stalled_after": Duration(),
-    "heartbeat_every": Duration(),
-    "max_resets": Count(least=0),
-    "max_runtime": TIMEOUT,
-    "poll_every": Duration(),
-    "cancel_every": Duration(),
+#: The field of each option, and its kind of value.
+_VALUES: Mapping[str, tuple[str, Value[Any]]] = {
+    "slots": ("slots", Count()),
+    "max_attempts": ("own_max_attempts", MAX_ATTEMPTS),
+    "retry_after": ("retry_seconds", Duration(least=0)),
+    "stalled_after": ("own_stalled_seconds", Duration()),
+    "heartbeat_every": ("own_heartbeat_seconds", Duration()),
+    "max_resets": ("own_max_resets", Count(least=0)),
+    "max_runtime": ("max_runtime_seconds", TIMEOUT),
+    "poll_every": ("own_poll_seconds", Duration()),
+    "cancel_every": ("cancel_seconds", Duration()),
 }
 
 
@@ -252,12 +250,6 @@ def _queryset(model: type[Model], given: object) -> QuerySet[Any]:
     return given
 
 
-def _order_by(given: object) -> tuple[Any, ...]:
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise TypeError(f"order_by={given!r:.100} is not a list: write order_by=['priority', 'id'].")
-    return tuple(given)
-
-
 def _columns(given: Mapping[str, str] | None) -> dict[str, str]:
     names = {name: name for name in COLUMNS}
     if given is None:
@@ -268,11 +260,3 @@ def _columns(given: Mapping[str, str] | None) -> dict[str, str]:
     if unknown := ", ".join(sorted(map(str, given.keys() - names.keys()))):
         raise ValueError(f"columns= has the unknown keys {unknown}. Known: {', '.join(COLUMNS)}.")
     return names | dict(given)
-
-
-def _message(given: object) -> str:
-    if given is None:
-        return RESET_MESSAGE
-    if not isinstance(given, str) or not given.strip():
-        raise ValueError(f"reset_failure_message={given!r:.50} is not a text.")
-    return given

@@ -163,17 +163,18 @@ class RecordQuerySet(QuerySet[Any]):
             states = [states]
         if not states:
             raise ValueError("exists_in() needs at least one state.")
-        return any(self._exists(state) for state in states)
+        for state in states:
+            found = self._in_state(state)
+            # In the order of its index: otherwise PostgreSQL may expect to find such a row soon in the whole table.
+            if order := self.record_type.columns.get(_INDEXED.get(state, "")):
+                found = found.order_by(order)
+            if found.values_list("pk")[:1]:
+                return True
+        return False
 
     aqueued_count = sync_to_async(queued_count)
     amax_duration_in_queue = sync_to_async(max_duration_in_queue)
     aexists_in = sync_to_async(exists_in)
-
-    def _exists(self, state: str) -> bool:
-        # In the order of its index: otherwise PostgreSQL may expect to find such a row soon in the whole table.
-        order = self.record_type.columns.get(_INDEXED.get(state, ""))
-        found = self._in_state(state)
-        return bool(found.order_by(order).values_list("pk")[:1]) if order else found.exists()
 
     def _in_state(self, state: str) -> "RecordQuerySet":
         return self.filter(**{self.record_type.columns["state"]: state})

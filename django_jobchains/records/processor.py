@@ -134,7 +134,7 @@ class _Logs:
     def add(self, key: str, command: Any, out: str, exit_code: int | None) -> ExecutionLog:
         entry = {
             "key": _text("key", key),
-            "command": _text("command", command) if isinstance(command, str) else _words(command),
+            "command": _command(command),
             "start_time": datetime.now(UTC).isoformat(),
             "exit_code": exit_code,
             "out": _text("out", out),
@@ -163,7 +163,9 @@ def _text(name: str, given: object) -> str:
     return clean(given, MAX_LOG_BYTES)
 
 
-def _words(command: object) -> list[str]:
+def _command(command: object) -> str | list[str]:
+    if isinstance(command, str):
+        return _text("command", command)
     if not isinstance(command, list | tuple):
         raise TypeError(f"command={command!r:.50} is neither a string nor a list of strings.")
     return [_text("command", word) for word in json.loads(json.dumps(command, default=str))]

@@ -30,7 +30,7 @@ BUDGETS = {
     "notifications": 1810,
     "declare": 1190,
     "testing": 1030,
-    "records": 910,
+    "records": 900,
     "chains": 670,
     "models": 650,
     "handlers": 560,
