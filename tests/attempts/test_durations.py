@@ -72,11 +72,10 @@ def test_the_duration_of_an_attempt_in_a_child_process(processors, registry, sta
     monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "tests.isolation.worker_settings")
     close_preload()
     isolation = Isolation("process", grace_seconds=0.1)
-    types = [
-        processors.register(f"isolation.{name}", isolation=isolation, max_attempts=1)(lambda job: None)
-        for name in ("count_down", "always_dies", "hangs_for_ever")
-    ]
-    done, died, killed = (job_type.enqueue(0) for job_type in types)
+    done, died, killed = (
+        processors.register(f"isolation.{name}", isolation=isolation, max_attempts=1)(lambda job: None).enqueue(value)
+        for name, value in (("count_down", 0), ("dies", "SIGKILL"), ("hangs_for_ever", 0))
+    )
     start_worker(slots=3)
     until(lambda: killed.refresh().status == "running")
     start_a_minute_earlier(killed.id)

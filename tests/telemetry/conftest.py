@@ -1,10 +1,30 @@
 import pytest
 from django.apps import apps
 
-from django_jobchains.telemetry import probes
+from django_jobchains.telemetry import DetailEvent, add_sink, probes, remove_sink
 from tests.support.tracing import recorded
 
 __all__ = ("recorded",)
+
+
+@pytest.fixture
+def ship(processors):
+    """A type whose handler does nothing."""
+    return processors.register("ship")(lambda job: None)
+
+
+class Facts(list):
+    def of(self, *kinds):
+        return [event for event in self if isinstance(event, kinds)]
+
+
+@pytest.fixture
+def facts():
+    """All events, also those that are created only on request."""
+    facts = Facts()
+    add_sink(facts.append, DetailEvent)
+    yield facts
+    remove_sink(facts.append)
 
 
 @pytest.fixture

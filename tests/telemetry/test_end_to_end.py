@@ -58,10 +58,40 @@ def exporting(receiver):
     meters.shutdown()
 
 
+@pytest.fixture
+def run_worker(receiver, start_process):
+    """Run an instrumented worker to its end, and return its output."""
+
+    def run(*options, url=receiver.url, **environment):
+        exporter = {
+            "OTEL_TRACES_EXPORTER": "otlp",
+            "OTEL_METRICS_EXPORTER": "none",
+            "OTEL_LOGS_EXPORTER": "none",
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": url,
+            "OTEL_EXPORTER_OTLP_TIMEOUT": "20",
+        }
+        process = start_process("--burst", *options, within=[INSTRUMENT], **{**exporter, **environment})
+        assert process.wait(90) == 0, process.output
+        return process.output
+
+    return run
+
+
+def ancestry(spans, span):
+    """Return the names of a span, its parent, and so on."""
+    by_id = {each.span_id: each for each in spans}
+    line = [span]
+    while line[-1].parent_span_id:
+        line.append(by_id[line[-1].parent_span_id])
+    assert len({each.trace_id for each in line}) == 1
+    return [each.name for each in line]
+
+
 @pytest.mark.slow
 @pytest.mark.postgresql
 @pytest.mark.urls("tests.telemetry.test_end_to_end")
-def test_a_view_a_worker_and_its_statements_are_one_trace(exporting, receiver, start_process, settings):
+def test_a_view_a_worker_and_its_statements_are_one_trace(exporting, receiver, run_worker, settings):
     settings.MIDDLEWARE = []
     DjangoInstrumentor().instrument(tracer_provider=exporting)
     try:
@@ -69,43 +99,29 @@ def test_a_view_a_worker_and_its_statements_are_one_trace(exporting, receiver, s
     finally:
         DjangoInstrumentor().uninstrument()
     exporting.force_flush()
-    process = start_process(
-        "--slots",
-        "1",
-        "--burst",
-        within=[INSTRUMENT],
-        **exporter_environment(receiver.url),
-    )
-    assert process.wait(90) == 0, process.output
+    run_worker("--slots", "1")
     assert Job.objects.get(pk=chain_id).status == "completed"
     until(lambda: "complete" in receiver.names, 20, lambda: receiver.names)
-    by_id = {span.span_id: span for span in receiver.spans}
-    insert = next(span for span in receiver.spans if span.name == "INSERT" and _is_of_effects(span))
-    line = [insert]
-    while line[-1].parent_span_id:
-        line.append(by_id[line[-1].parent_span_id])
-    assert [span.name for span in line] == ["INSERT", "complete", "process chaos.write", "send chaos.write", "GET buy"]
-    assert len({span.trace_id for span in line}) == 1
+    insert = next(span for span in receiver.spans if span.name == "INSERT" and is_of_effects(span))
+    names = ["INSERT", "complete", "process chaos.write", "send chaos.write", "GET buy"]
+    assert ancestry(receiver.spans, insert) == names
+
+
+def is_of_effects(span):
+    return any(Effect._meta.db_table in attribute.value.string_value for attribute in span.attributes)
+
+
+ON_SQLITE = pytest.mark.skipif(connection.vendor != "sqlite", reason="about processes: run on SQLite")
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(connection.vendor != "sqlite", reason="about processes: run on SQLite")
-def test_child_processes_of_an_instrumented_worker_are_instrumented_too(exporting, receiver, start_process):
+@ON_SQLITE
+def test_child_processes_of_an_instrumented_worker_are_instrumented_too(exporting, receiver, run_worker):
     traced_jobs.traced_first.enqueue()
     exporting.force_flush()
-    process = start_process(
-        "--burst",
-        within=[INSTRUMENT],
-        jobchains={"ISOLATION": "process"},
-        **ISOLATED_SETTINGS,
-        **exporter_environment(receiver.url),
-    )
-    assert process.wait(90) == 0, process.output
-    by_id = {span.span_id: span for span in receiver.spans}
-    line = [span for span in receiver.spans if span.name == "process isolation.traced_next"]
-    while line[-1].parent_span_id:
-        line.append(by_id[line[-1].parent_span_id])
-    assert [span.name for span in line] == [
+    output = run_worker(jobchains={"ISOLATION": "process"}, **ISOLATED_SETTINGS)
+    [last] = [span for span in receiver.spans if span.name == "process isolation.traced_next"]
+    assert ancestry(receiver.spans, last) == [
         "process isolation.traced_next",
         "send isolation.traced_next",
         "complete",
@@ -113,42 +129,23 @@ def test_child_processes_of_an_instrumented_worker_are_instrumented_too(exportin
         "send isolation.traced_first",
     ]
     assert {"prepare", "inside", "inside other"} <= receiver.names
-    assert "fresh interpreters" not in process.output
-
-
-def _is_of_effects(span):
-    values = {attribute.key: attribute.value.string_value for attribute in span.attributes}
-    return any(Effect._meta.db_table in value for value in values.values())
-
-
-def exporter_environment(url, timeout="20"):
-    return {
-        "OTEL_TRACES_EXPORTER": "otlp",
-        "OTEL_METRICS_EXPORTER": "none",
-        "OTEL_LOGS_EXPORTER": "none",
-        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-        "OTEL_EXPORTER_OTLP_ENDPOINT": url,
-        "OTEL_EXPORTER_OTLP_TIMEOUT": timeout,
-    }
+    assert "fresh interpreters" not in output
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(connection.vendor != "sqlite", reason="about processes: run on SQLite")
-def test_a_dead_collector_affects_no_job(start_process):
+@ON_SQLITE
+def test_a_dead_collector_affects_no_job(run_worker):
     made = chains.enqueue_many([jobs.write.item(0.02) for _ in range(50)])
-    process = start_process(
-        "--slots",
-        "2",
-        "--burst",
-        within=[INSTRUMENT],
-        **exporter_environment("http://127.0.0.1:9", timeout="2"),
+    output = run_worker(
+        "--slots=2",
+        url="http://127.0.0.1:9",
+        OTEL_EXPORTER_OTLP_TIMEOUT="2",
         OTEL_BSP_SCHEDULE_DELAY="20",
         OTEL_PYTHON_DISABLED_INSTRUMENTATIONS="logging",
     )
-    assert process.wait(60) == 0, process.output
     assert Job.objects.with_status("completed").count() == len(made)
-    assert len([line for line in process.output.splitlines() if "export" in line.lower()]) == 1, process.output
-    assert "Traceback" not in process.output
+    assert len([line for line in output.splitlines() if "export" in line.lower()]) == 1, output
+    assert "Traceback" not in output
 
 
 def test_importing_the_instrumentation_needs_no_settings():

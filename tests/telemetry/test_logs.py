@@ -18,15 +18,13 @@ from tests.support.tracing import trace_of
 pytestmark = committed
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "observability.md"
-NAMES = ("JsonFormatter", "JSONFormatter", "ProcessorFormatter")
 BLOCKS = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
-RECIPES = {name: block for name in NAMES for block in BLOCKS if name in block}
 
 
 def formatter_of(name):
     """Return the formatter of the recipe in the guide."""
     namespace = {}
-    exec(RECIPES[name], namespace)
+    exec(next(block for block in reversed(BLOCKS) if name in block), namespace)
     if name == "JSONFormatter":
         return namespace["JSONFormatter"]()
     if name == "ProcessorFormatter":
@@ -35,40 +33,22 @@ def formatter_of(name):
     return configured.configure_formatter(namespace["LOGGING"]["formatters"]["json"])
 
 
-@pytest.fixture
-def written():
-    stream, handlers = io.StringIO(), []
-
-    def write(name):
-        handler = logging.StreamHandler(stream)
-        handler.setFormatter(formatter_of(name))
-        logging.getLogger().addHandler(handler)
-        handlers.append(handler)
-        return stream
-
-    yield write
-    for handler in handlers:
-        logging.getLogger().removeHandler(handler)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_recipe_writes_the_job_and_its_trace(written, name, recorded, registry, make_worker):
+@pytest.mark.parametrize("name", ["JsonFormatter", "JSONFormatter", "ProcessorFormatter"])
+def test_a_recipe_writes_the_job_and_its_trace(name, recorded, registry, make_worker):
     part = Processors(middleware=[LogContext()])
     registry.add(part)
-
-    @part.register("ship")
-    def ship(job):
-        logging.getLogger("shop").error("packed %s", "a parcel")
-
+    ship = part.register("ship")(lambda job: logging.getLogger("shop").error("packed %s", "a parcel"))
+    handler = logging.StreamHandler(stream := io.StringIO())
     LoggingInstrumentor().instrument(tracer_provider=recorded.tracers, set_logging_format=True)
-    stream = written(name)
+    handler.setFormatter(formatter_of(name))
+    logging.getLogger().addHandler(handler)
     try:
         chain = ship.enqueue()
         make_worker().run_until_idle()
     finally:
+        logging.getLogger().removeHandler(handler)
         LoggingInstrumentor().uninstrument()
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     [line] = [line for line in lines if "packed a parcel" in (line.get("message"), line.get("event"))]
-    assert line["job_id"] == str(chain.id)
-    assert line["job_type"] == "ship"
+    assert (line["job_id"], line["job_type"]) == (str(chain.id), "ship")
     assert line["otelTraceID"] == format(trace_of(recorded.one("process ship")), "032x")

@@ -1,6 +1,6 @@
 """Errors of jobs and records in Sentry: once, when the job or record ends as failed, with the scope of the attempt."""
 
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 import sentry_sdk
@@ -42,46 +42,96 @@ def sent():
     sentry_sdk.init()
 
 
-def slice_of(registry, **options):
-    part = Processors(middleware=[SentryMiddleware(**options)], backoff=Backoff(0.02, 1, 0.02, 0))
-    registry.add(part)
-    return part
+@pytest.fixture
+def slice_of(registry):
+    def slice_of(**options):
+        part = Processors(middleware=[SentryMiddleware(**options)], backoff=Backoff(0.02, 1, 0.02, 0))
+        registry.add(part)
+        return part
+
+    return slice_of
 
 
-def test_a_job_that_ends_as_failed_is_sent_once(sent, registry, make_worker):
-    @slice_of(registry).register("ship", queue="parcels")
+def check(event, type_name, queue, attempt, ids, **tags):
+    """Check an event of an attempt, and return its error."""
+    assert event["transaction"] == type_name
+    tags |= {"job.type": type_name, "job.queue": queue, "job.attempt": attempt}
+    assert {name: event["tags"][name] for name in tags} == tags
+    assert event["contexts"]["job"] == ids
+    assert SECRET not in str(event)
+    return event["exception"]["values"][-1]
+
+
+def test_a_job_that_ends_as_failed_is_sent_once(sent, slice_of, make_worker):
+    @slice_of().register("ship", queue="parcels")
     def ship(job):
         sentry_sdk.set_tag("order", "7")
         raise ValueError(f"password={SECRET}")
 
     chain = ship.enqueue({"password": SECRET}, max_attempts=2)
-    make_worker().run_until_idle()
     while chain.refresh().status == "pending":
         make_worker().run_until_idle()
     [event] = sent
-    assert event["transaction"] == "ship"
-    tags = {"job.type": "ship", "job.queue": "parcels", "job.attempt": 2, "order": "7"}
-    assert {name: event["tags"][name] for name in tags} == tags
-    assert event["contexts"]["job"] == {"id": str(chain.id), "chain_id": str(chain.id)}
-    assert event["exception"]["values"][-1]["type"] == "ValueError"
-    assert SECRET not in str(event)
+    error = check(event, "ship", "parcels", 2, {"id": str(chain.id), "chain_id": str(chain.id)}, order="7")
+    assert error["type"] == "ValueError"
 
 
-def test_retries_are_sent_on_request(sent, registry, make_worker):
-    @slice_of(registry, capture_retries=True).register("ship")
+def test_a_record_that_ends_as_failed_is_sent_once(sent, slice_of, make_worker):
+    @slice_of().records(Upload, queue="uploads", retry_after=0.01, max_attempts=2)
+    def convert(upload, run):
+        sentry_sdk.set_tag("size", upload.size)
+        raise ValueError(f"password={SECRET}")
+
+    upload = Upload.objects.create(size=7)
+    while Upload.objects.get().state != "failed":
+        make_worker(poll_seconds=0.02).run_until_idle()
+    [event] = sent
+    error = check(event, "records.upload", "uploads", 2, {"id": str(upload.pk)}, size=7)
+    assert error["type"] == "ValueError"
+    assert not contrib._scopes
+
+
+ID, CHAIN_ID = uuid4(), uuid4()
+
+
+@pytest.mark.parametrize(
+    ("ids", "kind", "context"),
+    [
+        ((ID, CHAIN_ID), "job", {"id": str(ID), "chain_id": str(CHAIN_ID)}),
+        (("a/b", None), "record", {"id": "a/b"}),
+    ],
+)
+def test_error_of_a_child_process_is_sent_by_its_worker(sent, ids, kind, context):
+    SentryMiddleware()
+    error = RemoteError("Declined", f"password={SECRET}", "Traceback of the child")
+    report(AttemptEnded("w", *ids, "ship", 3, "failed", 0.1, "", None, error, "parcels", kind=kind))
+    [event] = sent
+    value = check(event, "ship", "parcels", 3, context)
+    assert value["type"] == "Declined"
+    assert "Traceback of the child" in value["value"]
+
+
+def test_retries_are_sent_on_request(sent, slice_of, make_worker):
+    part = slice_of(capture_retries=True)
+
+    @part.register("ship")
     def ship(job):
         if job.attempt == 1:
             raise ValueError("no")
 
+    @part.records(Upload)
+    def convert(upload, run):
+        raise ValueError("no")
+
     ship.enqueue()
+    Upload.objects.create()
     make_worker().run_until_idle()
-    assert [event["level"] for event in sent] == ["warning"]
+    found = {(event["level"], event["tags"]["job.type"]) for event in sent}
+    assert found == {("warning", "ship"), ("warning", "records.upload")}
 
 
-def test_what_was_to_be_expected_is_not_sent(sent, registry, make_worker):
-    part = slice_of(registry)
-
-    @part.register("ship")
+def test_what_was_to_be_expected_is_not_sent(sent, slice_of, make_worker):
+    @slice_of().register("ship")
     def ship(job):
         if job.input == "reschedule" and job.attempt == 1:
             raise RescheduleJob(delay=0)
@@ -99,8 +149,8 @@ def test_what_was_to_be_expected_is_not_sent(sent, registry, make_worker):
     assert sent == []
 
 
-def test_each_failed_job_of_a_batch_is_sent(sent, registry, make_worker):
-    @slice_of(registry).register("ship", batch_limit=10)
+def test_each_failed_job_of_a_batch_is_sent(sent, slice_of, make_worker):
+    @slice_of().register("ship", batch_limit=10)
     def ship(batch):
         for job in batch:
             if job.input:
@@ -109,67 +159,3 @@ def test_each_failed_job_of_a_batch_is_sent(sent, registry, make_worker):
     made = chains.enqueue_many([ship.item(fails, max_attempts=1) for fails in (0, 1, 1)])
     make_worker().run_until_idle()
     assert {event["contexts"]["job"]["id"] for event in sent} == {str(chain.id) for chain in made[1:]}
-
-
-def test_error_of_a_child_process_is_sent_by_its_worker(sent):
-    SentryMiddleware()
-    error = RemoteError("Declined", f"password={SECRET}", "Traceback of the child")
-    ids = {"id": str(uuid4()), "chain_id": str(uuid4())}
-    report(
-        AttemptEnded(
-            "w", UUID(ids["id"]), UUID(ids["chain_id"]), "ship", 3, "failed", 0.1, "", None, error, queue="parcels"
-        )
-    )
-    [event] = sent
-    assert event["transaction"] == "ship"
-    tags = {"job.type": "ship", "job.queue": "parcels", "job.attempt": 3}
-    assert {name: event["tags"][name] for name in tags} == tags
-    assert event["contexts"]["job"] == ids
-    [value] = event["exception"]["values"]
-    assert value["type"] == "Declined"
-    assert "Traceback of the child" in value["value"]
-    assert SECRET not in str(event)
-
-
-def test_a_record_that_ends_as_failed_is_sent_once(sent, registry, make_worker):
-    @slice_of(registry).records(Upload, queue="uploads", retry_after=0.01, max_attempts=2)
-    def convert(upload, run):
-        sentry_sdk.set_tag("size", upload.size)
-        raise ValueError(f"password={SECRET}")
-
-    upload = Upload.objects.create(size=7)
-    while Upload.objects.get().state != "failed":
-        make_worker(poll_seconds=0.02).run_until_idle()
-    [event] = sent
-    assert event["transaction"] == "records.upload"
-    tags = {"job.type": "records.upload", "job.queue": "uploads", "job.attempt": 2, "size": 7}
-    assert {name: event["tags"][name] for name in tags} == tags
-    assert event["contexts"]["job"] == {"id": str(upload.pk)}
-    [value] = event["exception"]["values"]
-    assert value["type"] == "ValueError"
-    assert SECRET not in str(event)
-    assert not contrib._scopes
-
-
-def test_errored_records_are_sent_on_request(sent, registry, make_worker):
-    @slice_of(registry, capture_retries=True).records(Upload)
-    def convert(upload, run):
-        raise ValueError("no")
-
-    Upload.objects.create()
-    make_worker().run_until_idle()
-    assert [(event["level"], event["tags"]["job.type"]) for event in sent] == [("warning", "records.upload")]
-
-
-def test_error_of_a_record_in_a_child_process_is_sent_by_its_worker(sent):
-    SentryMiddleware()
-    error = RemoteError("Declined", f"password={SECRET}", "Traceback of the child")
-    ended = AttemptEnded("w", "a/b", None, "records.letter", 3, "failed", 0.1, "", None, error, "post", kind="record")
-    report(ended)
-    [event] = sent
-    assert event["transaction"] == "records.letter"
-    tags = {"job.type": "records.letter", "job.queue": "post", "job.attempt": 3}
-    assert {name: event["tags"][name] for name in tags} == tags
-    assert event["contexts"]["job"] == {"id": "a/b"}
-    assert event["exception"]["values"][0]["type"] == "Declined"
-    assert SECRET not in str(event)

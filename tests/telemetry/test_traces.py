@@ -12,10 +12,30 @@ from django_jobchains import chains, context
 from django_jobchains.models import Job
 from django_jobchains.processors import Deduplicate, RescheduleJob
 from django_jobchains.telemetry.otel import JobchainsInstrumentor
+from tests.records.models import Upload
 from tests.support.attempts import committed
 from tests.support.tracing import Recorded, id_of, parent_of, recording, trace_of
 
 pytestmark = committed
+
+OUTCOME = "jobchains.job.outcome"
+OF_SPAN = {
+    "send": {"messaging.operation.name": "send", "messaging.operation.type": "send"},
+    "process": {
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "jobchains.job.attempt": 1,
+        OUTCOME: "completed",
+    },
+}
+
+
+def links_of(span):
+    return {link.context.span_id for link in span.links}
+
+
+def in_order(spans):
+    return sorted(spans, key=lambda span: span.start_time)
 
 
 def test_an_attempt_is_a_child_of_what_enqueued_it(recorded, processors, make_worker):
@@ -40,46 +60,40 @@ def test_an_attempt_is_a_child_of_what_enqueued_it(recorded, processors, make_wo
         "messaging.message.conversation_id": str(chain.id),
         "jobchains.job.type": "ship",
     }
-    assert dict(sent.attributes or {}) == {
-        **common,
-        "messaging.operation.name": "send",
-        "messaging.operation.type": "send",
-    }
-    assert dict(attempt.attributes or {}) == {
-        **common,
-        "messaging.operation.name": "process",
-        "messaging.operation.type": "process",
-        "jobchains.job.attempt": 1,
-        "jobchains.job.outcome": "completed",
-    }
+    assert dict(sent.attributes) == {**common, **OF_SPAN["send"]}
+    assert dict(attempt.attributes) == {**common, **OF_SPAN["process"]}
 
 
-def test_a_continuation_is_a_child_of_the_attempt_that_continues(recorded, processors, make_worker):
-    @processors.register("pay")
-    def pay(job):
-        return job.continue_with("ship")
+def test_an_attempt_at_a_record_is_a_trace(recorded, processors, make_worker):
+    @processors.records(Upload, queue="uploads")
+    def upload(record, run):
+        with run.complete(), recorded.tracer.start_as_current_span("inside"):
+            pass
 
-    @processors.register("ship")
-    def ship(job): ...
-
-    pay.enqueue()
+    record = Upload.objects.create()
     make_worker().run_until_idle()
-    assert parent_of(recorded.one("send ship")) == id_of(recorded.one("process pay"))
-    assert parent_of(recorded.one("process ship")) == id_of(recorded.one("send ship"))
-    assert outcome_of(recorded, "pay") == "continued"
-    assert len({trace_of(span) for span in recorded.spans}) == 1
+    attempt, complete = recorded.one("process records.upload"), recorded.one("complete")
+    assert (attempt.kind, parent_of(attempt)) == (SpanKind.CONSUMER, None)
+    assert parent_of(complete) == id_of(attempt)
+    assert parent_of(recorded.one("inside")) == id_of(complete)
+    assert dict(attempt.attributes) == {
+        "messaging.system": "django_jobchains",
+        "messaging.destination.name": "uploads",
+        "messaging.message.id": str(record.pk),
+        "jobchains.job.type": "records.upload",
+        **OF_SPAN["process"],
+    }
 
 
-def test_phases_are_children_of_the_attempt_and_parents_of_what_happens_in_them(recorded, processors, make_worker):
+def test_phases_are_children_of_the_attempt_and_parents_of_what_happens_in_them(
+    recorded, processors, ship, make_worker
+):
     @processors.register("pay")
     def pay(job):
         with job.prepare(), recorded.tracer.start_as_current_span("preparing"):
             pass
         with job.complete():
-            return job.continue_with("ship")
-
-    @processors.register("ship")
-    def ship(job): ...
+            return job.continue_with(ship)
 
     pay.enqueue()
     make_worker().run_until_idle()
@@ -87,26 +101,23 @@ def test_phases_are_children_of_the_attempt_and_parents_of_what_happens_in_them(
     assert parent_of(prepare) == parent_of(complete) == id_of(attempt)
     assert parent_of(recorded.one("preparing")) == id_of(prepare)
     assert parent_of(recorded.one("send ship")) == id_of(complete)
+    assert parent_of(recorded.one("process ship")) == id_of(recorded.one("send ship"))
+    assert attempt.attributes[OUTCOME] == "continued"
+    assert len({trace_of(span) for span in recorded.spans}) == 1
 
 
-def test_an_async_handler_and_its_phases_are_inside_the_attempt(recorded, processors, make_worker):
+def test_an_async_handler_and_its_phases_are_inside_the_attempt(recorded, processors, ship, make_worker):
     @processors.register("fetch")
     async def fetch(job):
         with recorded.tracer.start_as_current_span("inside"):
             await job.acomplete(lambda: recorded.tracer.start_span("on a thread").end())
-        return job.continue_with("ship")
-
-    @processors.register("ship")
-    async def ship(job): ...
+        return job.continue_with(ship)
 
     fetch.enqueue()
     make_worker().run_until_idle()
-    attempt = recorded.one("process fetch")
-    assert parent_of(recorded.one("inside")) == id_of(attempt)
-    assert parent_of(recorded.one("complete")) == id_of(attempt)
+    attempt = id_of(recorded.one("process fetch"))
+    assert {parent_of(recorded.one(name)) for name in ("inside", "complete", "send ship")} == {attempt}
     assert parent_of(recorded.one("on a thread")) == id_of(recorded.one("complete"))
-    assert parent_of(recorded.one("send ship")) == id_of(attempt)
-    assert parent_of(recorded.one("process ship")) == id_of(recorded.one("send ship"))
 
 
 def test_a_batch_has_a_span_for_its_handler_and_one_for_each_job_in_the_trace_of_that_job(
@@ -118,135 +129,97 @@ def test_a_batch_has_a_span_for_its_handler_and_one_for_each_job_in_the_trace_of
             batch[0].finish(None)
             batch[1].retry()
 
-    first, second = chains.enqueue_many([mail.item(), mail.item(max_attempts=1)])
+    made = chains.enqueue_many([mail.item(), mail.item(max_attempts=1)])
     make_worker().run_until_idle()
     [batch] = [span for span in recorded.all("process mail") if span.parent is None]
-    attempts = {job_id_of(span): span for span in recorded.all("process mail") if span.parent is not None}
-    sent = {job_id_of(span): span for span in recorded.all("send mail")}
     assert parent_of(recorded.one("inside")) == id_of(batch)
-    assert {link.context.span_id for link in batch.links} == {id_of(span) for span in sent.values()}
-    assert (batch.attributes or {})["messaging.batch.message_count"] == 2
-    for chain, outcome in ((first, "completed"), (second, "failed")):
-        attempt = attempts[str(chain.id)]
-        assert parent_of(attempt) == id_of(sent[str(chain.id)])
-        assert (attempt.attributes or {})["jobchains.job.outcome"] == outcome
+    assert batch.attributes["messaging.batch.message_count"] == 2
+    sent = {span.attributes["messaging.message.id"]: id_of(span) for span in recorded.all("send mail")}
+    assert links_of(batch) == set(sent.values())
+    attempts = {
+        span.attributes["messaging.message.id"]: (parent_of(span), span.attributes[OUTCOME])
+        for span in recorded.all("process mail")
+        if span is not batch and span.parent is not None
+    }
+    first, second = (str(chain.id) for chain in made)
+    assert attempts == {first: (sent[first], "completed"), second: (sent[second], "failed")}
 
 
 # Links
 
 
-def test_with_links_each_attempt_is_a_trace_of_its_own(recorded, processors, make_worker, settings):
+def test_with_links_each_attempt_is_a_trace_of_its_own(recorded, ship, make_worker, settings):
     settings.JOBCHAINS = {"TRACE_PROPAGATION": "link"}
-
-    @processors.register("ship")
-    def ship(job): ...
-
     with recorded.tracer.start_as_current_span("view"):
         ship.enqueue()
     make_worker().run_until_idle()
     sent, attempt = recorded.one("send ship"), recorded.one("process ship")
-    assert attempt.parent is None
+    assert (attempt.parent, links_of(attempt)) == (None, {id_of(sent)})
     assert trace_of(attempt) != trace_of(sent)
-    assert [link.context.span_id for link in attempt.links] == [id_of(sent)]
 
 
-def test_an_attempt_is_linked_to_the_blockers_it_waited_for(recorded, processors, make_worker):
-    @processors.register("part")
-    def part(job): ...
-
-    @processors.register("whole")
-    def whole(job): ...
-
-    whole.enqueue(blockers=[part.enqueue(), part.enqueue()])
+def test_an_attempt_is_linked_to_the_blockers_it_waited_for(recorded, processors, ship, make_worker):
+    whole = processors.register("whole")(lambda job: None)
+    whole.enqueue(blockers=[ship.enqueue(), ship.enqueue()])
     make_worker().run_until_idle()
-    links = {link.context.span_id for link in recorded.one("process whole").links}
-    assert links == {id_of(span) for span in recorded.all("send part")}
+    assert links_of(recorded.one("process whole")) == {id_of(span) for span in recorded.all("send ship")}
 
 
-def test_a_completion_without_a_worker_is_a_child_of_the_caller_with_a_link(recorded, processors):
-    @processors.register("ship")
-    def ship(job): ...
-
+def test_a_completion_without_a_worker_is_a_child_of_the_caller_with_a_link(recorded, ship):
     chain = ship.enqueue()
     with recorded.tracer.start_as_current_span("webhook"), chains.current_job(chain) as current:
         current.continue_with(ship)
-    first, second = sorted(recorded.all("send ship"), key=lambda span: span.start_time or 0)
+    first, second = in_order(recorded.all("send ship"))
     completion = recorded.one("complete ship")
     assert parent_of(completion) == id_of(recorded.one("webhook"))
-    assert [link.context.span_id for link in completion.links] == [id_of(first)]
+    assert links_of(completion) == {id_of(first)}
     assert parent_of(second) == id_of(completion)
 
 
-def test_a_completion_in_a_savepoint_that_is_rolled_back_exports_nothing(recorded, processors):
-    @processors.register("ship")
-    def ship(job): ...
-
-    with chains.current_job(ship.enqueue()) as current, pytest.raises(ZeroDivisionError), transaction.atomic():
-        current.continue_with(ship)
-        raise ZeroDivisionError
-    assert recorded.names == ["send ship"]
-
-
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_wait_is_a_child_of_the_caller_with_a_link(recorded, processors, start_worker, is_async):
-    @processors.register("ship")
-    def ship(job):
-        return "sent"
-
+def test_a_wait_is_a_child_of_the_caller_with_a_link(recorded, ship, start_worker, is_async):
     chain = ship.enqueue()
     start_worker()
     with recorded.tracer.start_as_current_span("view"):
-        wait = async_to_sync(chains.await_chain) if is_async else chains.wait
-        assert wait(chain, 20) == "sent"
+        (async_to_sync(chains.await_chain) if is_async else chains.wait)(chain, 20)
     waited = recorded.one("wait ship")
     assert parent_of(waited) == id_of(recorded.one("view"))
-    assert [link.context.span_id for link in waited.links] == [id_of(recorded.one("send ship"))]
+    assert links_of(waited) == {id_of(recorded.one("send ship"))}
 
 
 # What is exported, and when
 
 
-def test_what_was_rolled_back_exports_nothing(recorded, processors):
-    @processors.register("ship")
-    def ship(job): ...
-
-    @processors.register("kept")
-    def kept(job): ...
-
+def test_what_was_rolled_back_exports_nothing(recorded, ship):
     with pytest.raises(ZeroDivisionError), transaction.atomic():
         ship.enqueue()
         raise ZeroDivisionError
     with transaction.atomic():
-        kept.enqueue()
+        kept = ship.enqueue()
         with pytest.raises(ZeroDivisionError), transaction.atomic():
             chains.enqueue_many([ship.item() for _ in range(101)])
             raise ZeroDivisionError
         assert recorded.names == []
-    assert recorded.names == ["send kept"]
-    assert recorded.values("messaging.client.sent.messages") == [
-        ({"jobchains.job.type": "kept", "messaging.destination.name": "default"}, 1)
-    ]
+    with chains.current_job(kept) as current, pytest.raises(ZeroDivisionError), transaction.atomic():
+        current.continue_with(ship)
+        raise ZeroDivisionError
+    assert recorded.names == ["send ship"]
+    assert [count for _, count in recorded.values("messaging.client.sent.messages")] == [1]
 
 
-def test_a_deduplicated_enqueue_exports_nothing(recorded, processors):
-    @processors.register("ship")
-    def ship(job): ...
-
+def test_a_deduplicated_enqueue_exports_nothing(recorded, ship):
     for _ in range(2):
         ship.enqueue(deduplicate=Deduplicate("key"))
     assert recorded.names == ["send ship"]
 
 
-def test_more_than_a_hundred_jobs_of_one_call_share_a_span(recorded, processors, make_worker):
-    @processors.register("ship")
-    def ship(job): ...
-
+def test_more_than_a_hundred_jobs_of_one_call_share_a_span(recorded, ship, make_worker):
     chains.enqueue_many([ship.item() for _ in range(100)])
     assert len(recorded.all("send ship")) == 100
     chains.enqueue_many([ship.item() for _ in range(101)])
     assert len(recorded.all("send ship")) == 101
-    [shared] = [span for span in recorded.spans if "messaging.batch.message_count" in (span.attributes or {})]
-    assert (shared.attributes or {})["messaging.batch.message_count"] == 101
+    [shared] = [span for span in recorded.spans if "messaging.batch.message_count" in span.attributes]
+    assert shared.attributes["messaging.batch.message_count"] == 101
     make_worker().run_until_idle()
     assert sum(parent_of(span) == id_of(shared) for span in recorded.all("process ship")) == 101
 
@@ -258,17 +231,21 @@ def test_a_failed_attempt_records_its_error_and_a_rescheduled_one_does_not(recor
             raise RescheduleJob(delay=0)
         raise ValueError("password=hunter2")
 
+    @processors.records(Upload, max_attempts=1)
+    def upload(record, run):
+        raise ValueError("password=hunter2")
+
     ship.enqueue(max_attempts=1)
+    Upload.objects.create()
     make_worker().run_until_idle()
-    rescheduled, failed = sorted(recorded.all("process ship"), key=lambda span: span.start_time or 0)
-    assert rescheduled.status.status_code is StatusCode.UNSET
-    assert not rescheduled.events
-    assert (rescheduled.attributes or {})["jobchains.job.outcome"] == "rescheduled"
-    assert failed.status.status_code is StatusCode.ERROR
-    assert (failed.attributes or {})["error.type"] == "ValueError"
-    [event] = failed.events
-    assert (event.attributes or {})["exception.type"] == "ValueError"
-    assert "hunter2" not in failed.to_json()
+    rescheduled, failed = in_order(recorded.all("process ship"))
+    assert (rescheduled.status.status_code, rescheduled.events) == (StatusCode.UNSET, ())
+    assert rescheduled.attributes[OUTCOME] == "rescheduled"
+    for span in (failed, recorded.one("process records.upload")):
+        assert span.status.status_code is StatusCode.ERROR
+        assert (span.attributes[OUTCOME], span.attributes["error.type"]) == ("failed", "ValueError")
+        assert [event.attributes["exception.type"] for event in span.events] == ["ValueError"]
+        assert "hunter2" not in span.to_json()
 
 
 def test_an_attempt_that_lost_its_lease_says_so_and_its_continuation_is_not_exported(recorded, processors, make_worker):
@@ -278,25 +255,30 @@ def test_an_attempt_that_lost_its_lease_says_so_and_its_continuation_is_not_expo
         with job.complete():
             return job.continue_with("ship")
 
+    @processors.records(Upload)
+    def upload(record, run):
+        Upload.objects.all().delete()
+        with run.complete():
+            pass
+
     ship.enqueue()
+    Upload.objects.create()
     make_worker().run_until_idle()
-    attempt = recorded.one("process ship")
-    assert (attempt.attributes or {})["jobchains.job.outcome"] == "abandoned"
-    assert (attempt.attributes or {})["jobchains.attempt.abandoned_reason"] == "already_completed"
-    assert attempt.status.status_code is StatusCode.UNSET
+    reasons = {"ship": "already_completed", "records.upload": "not_found"}
+    for name, reason in reasons.items():
+        attempt = recorded.one(f"process {name}")
+        assert (attempt.attributes[OUTCOME], attempt.status.status_code) == ("abandoned", StatusCode.UNSET)
+        assert attempt.attributes["jobchains.attempt.abandoned_reason"] == reason
+    lost = recorded.values("jobchains.lease.lost")
+    assert {(found["jobchains.job.type"], found["jobchains.reason"]) for found, _ in lost} == set(reasons.items())
+    assert {count for _, count in lost} == {1}
     assert len(recorded.all("send ship")) == 1
-    assert recorded.values("jobchains.lease.lost") == [
-        ({"jobchains.job.type": "ship", "jobchains.reason": "already_completed"}, 1)
-    ]
 
 
 # Contexts
 
 
-def test_only_a_recorded_span_is_stored(processors):
-    @processors.register("ship")
-    def ship(job): ...
-
+def test_only_a_recorded_span_is_stored(ship):
     with recording(sampler=ALWAYS_OFF):
         ship.enqueue()
         chains.enqueue_many([ship.item() for _ in range(101)])
@@ -305,6 +287,19 @@ def test_only_a_recorded_span_is_stored(processors):
             bound = ship.enqueue()
     assert set(Job.objects.exclude(pk=bound.id).values_list("context", flat=True)) == {None}
     assert bound.current_job.context == {"tenant": "acme"}
+
+
+class Sampling(Sampler):
+    """Samples with the sampler that a function returns for the kind of a span."""
+
+    def __init__(self, sampler_of):
+        self._sampler_of = sampler_of
+
+    def should_sample(self, *args, **kwargs):
+        return self._sampler_of(kwargs["kind"]).should_sample(*args, **kwargs)
+
+    def get_description(self):
+        return "of the test"
 
 
 def test_in_an_attempt_that_is_not_sampled_nothing_is(processors, make_worker, settings):
@@ -321,31 +316,30 @@ def test_in_an_attempt_that_is_not_sampled_nothing_is(processors, make_worker, s
         with batch.complete(), recorded.tracer.start_as_current_span("inside a batch"):
             batch[0].finish(None)
 
-    with recording(sampler=ParentBased(NoAttempts())) as recorded:
+    no_attempts = Sampling(lambda kind: ALWAYS_OFF if kind is SpanKind.CONSUMER else ALWAYS_ON)
+    with recording(sampler=ParentBased(no_attempts)) as recorded:
         chain = pay.enqueue()
         make_worker().run_until_idle()
-        assert chain.refresh().status == "completed"
-        assert chain.current_job.context is None
+        assert (chain.refresh().status, chain.current_job.context) == ("completed", None)
         assert recorded.names == ["send pay"]
 
 
-class NoAttempts(Sampler):
-    def should_sample(self, *args, **kwargs):
-        sampler = ALWAYS_OFF if kwargs["kind"] is SpanKind.CONSUMER else ALWAYS_ON
-        return sampler.should_sample(*args, **kwargs)
+def test_tracing_that_fails_changes_no_outcome(processors, make_worker):
+    def fail(kind):
+        raise RuntimeError("broken sampler")
 
-    def get_description(self):
-        return "no attempts"
+    pay = processors.register("pay")(lambda job: job.continue_with("ship"))
+    processors.register("ship", batch_limit=2)(lambda batch: None)
+    with recording(sampler=Sampling(fail)):
+        chain = pay.enqueue()
+        make_worker().run_until_idle()
+    assert chain.refresh().status == "completed"
 
 
-def test_the_values_of_the_job_stay_beside_its_trace(recorded, processors):
-    @processors.register("ship")
-    def ship(job): ...
-
+def test_the_values_of_the_job_stay_beside_its_trace(recorded, ship):
     values = {"tenant": "acme", "baggage": "2 bags", "tracelinks": ["x"]}
     with context.bound(**values):
         stored = ship.enqueue(blockers=[ship.enqueue()]).current_job.context
-    assert isinstance(stored, dict)
     assert {name: stored[name] for name in values} == values
     trace_id = format(trace_of(recorded.all("send ship")[-1]), "032x")
     assert stored["traceparent"].split("-")[1] == trace_id
@@ -353,65 +347,21 @@ def test_the_values_of_the_job_stay_beside_its_trace(recorded, processors):
 
 def test_baggage_is_passed_on_when_asked_for(recorded, processors, make_worker, settings):
     seen = []
-
-    @processors.register("ship")
-    def ship(job):
-        seen.append(baggage.get_baggage("user"))
-
-    def enqueue():
+    ship = processors.register("ship")(lambda job: seen.append(baggage.get_baggage("user")))
+    for is_passed_on in (False, True):
+        settings.JOBCHAINS = {"TRACE_BAGGAGE": is_passed_on}
         token = attach(baggage.set_baggage("user", "ada"))
         ship.enqueue()
         detach(token)
-
-    enqueue()
-    make_worker().run_until_idle()
-    settings.JOBCHAINS = {"TRACE_BAGGAGE": True}
-    enqueue()
-    make_worker().run_until_idle()
+        make_worker().run_until_idle()
     assert seen == [None, "ada"]
 
 
-# Off
-
-
-def test_tracing_that_fails_changes_no_outcome(processors, make_worker):
-    class Broken(Sampler):
-        def should_sample(self, *args, **kwargs):
-            raise RuntimeError("broken sampler")
-
-        def get_description(self):
-            return "broken"
-
-    @processors.register("ship")
-    def ship(job):
-        return job.continue_with("end")
-
-    @processors.register("end", batch_limit=2)
-    def end(batch): ...
-
-    with recording(sampler=Broken()):
-        chain = ship.enqueue()
-        make_worker().run_until_idle()
-    assert chain.refresh().status == "completed"
-
-
-def test_nothing_is_recorded_after_uninstrument(processors, make_worker):
-    @processors.register("ship")
-    def ship(job): ...
-
+def test_nothing_is_recorded_after_uninstrument(ship, make_worker):
     recorded, instrumentor = Recorded(), JobchainsInstrumentor()
     instrumentor.instrument(tracer_provider=recorded.tracers, meter_provider=recorded.meters)
     instrumentor.uninstrument()
     chain = ship.enqueue()
     make_worker().run_until_idle()
-    assert chain.current_job.context is None
-    assert (recorded.spans, recorded.metrics()) == ([], {})
+    assert (chain.current_job.context, recorded.spans, recorded.metrics()) == (None, [], {})
     recorded.shutdown()
-
-
-def outcome_of(recorded, type_name):
-    return (recorded.one(f"process {type_name}").attributes or {})["jobchains.job.outcome"]
-
-
-def job_id_of(span):
-    return str((span.attributes or {}).get("messaging.message.id"))
