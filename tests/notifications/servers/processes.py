@@ -10,7 +10,6 @@ import os, sys, threading
 import django
 django.setup()
 from django_jobchains.notifications import get_notifier, job_scheduled
-from tests.support.waiting import until
 notifier = get_notifier("default")
 """
 

@@ -1,11 +1,11 @@
-"""The contract of notifiers for Redis, a cluster, and NATS with and without JetStream."""
+"""The contract of notifiers for Redis, and for NATS with and without JetStream."""
 
 from contextlib import contextmanager
 
 import pytest
 
-from django_jobchains.notifications import base, redis
 from django_jobchains.notifications.nats import NatsNotifier
+from django_jobchains.notifications.redis import RedisNotifier
 from django_jobchains.testing.contracts import NotifierContract
 
 
@@ -19,24 +19,21 @@ class ServerContract(NotifierContract):
         self.server.start()
 
 
+@pytest.mark.usefixtures("short_intervals")
 class TestRedis(ServerContract):
     @pytest.fixture(autouse=True)
-    def _server(self, redis_server, use_redis, monkeypatch):
-        monkeypatch.setattr(redis, "TICK_SECONDS", 0.05)
-        monkeypatch.setattr(base, "MAX_RETRY_SECONDS", 0.4)
+    def _server(self, redis_server, use_redis):
         self.server = redis_server
         use_redis(redis_server.url)
 
     def make(self):
-        return redis.RedisNotifier("default", timeout_seconds=15)
+        return RedisNotifier("default", timeout_seconds=15)
 
 
+@pytest.mark.usefixtures("patient")
 class TestNats(ServerContract):
     @pytest.fixture(autouse=True)
-    def _server(self, nats_server, monkeypatch):
-        """Budgets that arrive late count as unknown, but the contract needs them on a busy machine too."""
-        monkeypatch.setattr("django_jobchains.notifications.nats.thread.TAKE_SECONDS", 15)
-        monkeypatch.setattr("django_jobchains.notifications.nats.budgets.ANSWER_SECONDS", 15)
+    def _server(self, nats_server):
         self.server = nats_server
 
     def make(self):

@@ -15,51 +15,39 @@ from tests.support.servers.redis import cache_of, notifier_setting
 SHIP = job_scheduled("shop.ship")
 AWAY = "redis://127.0.0.1:1/0"
 LOCMEM = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
+OF_DJANGO = {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": AWAY}
+NO_URL = "CACHES['default']: LOCATION is not the URL of a server"
 
 
-@pytest.fixture
-def reason(settings):
-    """Return a function that returns why settings are refused, without a connection."""
-
-    def reason(caches, **options):
-        settings.CACHES = caches
-        settings.JOBCHAINS = {"NOTIFIER": notifier_setting(**options)}
-        with pytest.raises(ImproperlyConfigured) as raised:
-            get_notifier("default")
-        return str(raised.value)
-
-    return reason
-
-
-def test_cache_entry_must_exist(reason):
-    assert "CACHES has no entry 'wakeups'. Known: default." in reason(cache_of(AWAY), cache="wakeups")
-
-
-def test_cache_entry_must_use_django_redis(reason):
-    assert "CACHES['default'] does not use django-redis" in reason({"default": LOCMEM})
-    of_django = {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": AWAY}
-    assert "BACKEND 'django_redis.cache.RedisCache'" in reason({"default": LOCMEM, "other": of_django}, cache="other")
-
-
-def test_sharded_caches_are_refused(reason):
-    assert "wake-ups need one" in reason(cache_of(AWAY, CLIENT_CLASS="django_redis.client.ShardClient"))
-
-
-@pytest.mark.parametrize("url", ["", "127.0.0.1:6379", "redis://:top/secret@127.0.0.1:6379/0", ["redis://[secret/0"]])
-def test_invalid_url_is_refused_without_quoting_it(reason, url):
-    hint_ = reason(cache_of(url))
-    assert "CACHES['default']: LOCATION is not the URL of a server" in hint_
-    assert "secret" not in hint_
-    assert "top" not in hint_
-
-
-def test_unknown_options_are_refused(reason):
-    assert "chache" in reason(cache_of(AWAY), chache="default")
+@pytest.mark.parametrize(
+    ("entries", "options", "reason"),
+    [
+        (cache_of(AWAY), {"cache": "wakeups"}, "CACHES has no entry 'wakeups'. Known: default."),
+        ({"default": LOCMEM}, {}, "CACHES['default'] does not use django-redis"),
+        ({"default": LOCMEM, "other": OF_DJANGO}, {"cache": "other"}, "BACKEND 'django_redis.cache.RedisCache'"),
+        (cache_of(AWAY, CLIENT_CLASS="django_redis.client.ShardClient"), {}, "wake-ups need one"),
+        (cache_of(""), {}, NO_URL),
+        (cache_of("127.0.0.1:6379"), {}, NO_URL),
+        (cache_of("redis://:top/secret@127.0.0.1:6379/0"), {}, NO_URL),
+        (cache_of(["redis://[secret/0"]), {}, NO_URL),
+        (cache_of(AWAY), {"chache": "default"}, "chache"),
+    ],
+)
+def test_invalid_settings_are_refused_without_a_connection_and_without_quoting_passwords(
+    settings, entries, options, reason
+):
+    settings.CACHES = entries
+    settings.JOBCHAINS = {"NOTIFIER": notifier_setting(**options)}
+    with pytest.raises(ImproperlyConfigured) as raised:
+        get_notifier("default")
+    assert reason in str(raised.value)
+    assert "secret" not in str(raised.value)
+    assert "top" not in str(raised.value)
 
 
 def test_missing_django_redis_names_the_extra(use_redis, monkeypatch):
-    monkeypatch.setitem(sys.modules, "django_redis", None)
-    monkeypatch.setitem(sys.modules, "django_redis.cache", None)
+    for name in ("django_redis", "django_redis.cache"):
+        monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, "django_jobchains.notifications.redis")
     use_redis(AWAY)
     with pytest.raises(ImproperlyConfigured, match=r"install django_jobchains\[redis\]"):
@@ -73,22 +61,25 @@ def test_option_selects_another_cache_entry(redis_server, settings):
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("query", "options"),
     [
-        {},
-        {"SOCKET_TIMEOUT": 30, "SOCKET_CONNECT_TIMEOUT": 30},
-        {"CONNECTION_POOL_KWARGS": {"socket_timeout": 30, "retry_on_timeout": True, "health_check_interval": 30}},
-        {
-            "CONNECTION_POOL_CLASS": "redis.BlockingConnectionPool",
-            "CONNECTION_POOL_KWARGS": {"max_connections": 1, "timeout": 30},
-        },
-        {"CLIENT_CLASS": "django_redis.client.HerdClient"},
+        ("", {}),
+        (
+            "?socket_timeout=30&socket_connect_timeout=30&health_check_interval=7",
+            {"SOCKET_TIMEOUT": 30, "SOCKET_CONNECT_TIMEOUT": 30},
+        ),
+        ("", {"CONNECTION_POOL_KWARGS": {"socket_timeout": 30, "retry_on_timeout": True, "health_check_interval": 30}}),
+        (
+            "",
+            {
+                "CONNECTION_POOL_CLASS": "redis.BlockingConnectionPool",
+                "CONNECTION_POOL_KWARGS": {"max_connections": 1, "timeout": 30},
+            },
+        ),
+        ("", {"CLIENT_CLASS": "django_redis.client.HerdClient"}),
     ],
 )
-def test_notifier_has_its_own_timeouts_and_does_not_change_the_cache(redis_server, use_redis, options):
-    query = (
-        "?socket_timeout=30&socket_connect_timeout=30&health_check_interval=7" if "SOCKET_TIMEOUT" in options else ""
-    )
+def test_notifier_has_its_own_timeouts_and_does_not_change_the_cache(redis_server, use_redis, query, options):
     use_redis(redis_server.url + query, **options)
     cache = caches["default"]
     cache.set("mine", 1)
@@ -105,12 +96,29 @@ def test_notifier_has_its_own_timeouts_and_does_not_change_the_cache(redis_serve
         assert not isinstance(own, BlockingConnectionPool) or own.timeout == 0.2
     assert pool.connection_kwargs == before
     redis_server.freeze()
-    started = time.monotonic()
-    notifier.publish([job_scheduled("other")])
-    assert time.monotonic() - started < 15, "the notifier did not wait for the cache's timeout of 30 seconds"
+    assert_does_not_wait(notifier)
     redis_server.thaw()
     assert cache.get("mine") == 1
     pool.disconnect()
+
+
+def assert_does_not_wait(notifier):
+    started = time.monotonic()
+    notifier.publish([job_scheduled("other")])
+    assert time.monotonic() - started < 15, "the notifier did not wait for the timeout of 30 seconds in the settings"
+
+
+def test_publishing_does_not_wait_for_a_frozen_sentinel(redis_server, use_redis, caplog):
+    use_redis(
+        "redis://jobs/0",
+        CLIENT_CLASS="django_redis.client.SentinelClient",
+        CONNECTION_FACTORY="django_redis.pool.SentinelConnectionFactory",
+        SENTINELS=[("127.0.0.1", redis_server.port)],
+        SENTINEL_KWARGS={"socket_timeout": 30},
+    )
+    redis_server.freeze()
+    assert_does_not_wait(get_notifier("default"))
+    assert "Wake-ups were not sent" in caplog.text
 
 
 def test_full_pool_drops_the_hint_without_waiting(redis_server, use_redis, caplog):
@@ -119,6 +127,11 @@ def test_full_pool_drops_the_hint_without_waiting(redis_server, use_redis, caplo
     with notifier._connections.client() as client, client.monitor():
         notifier.publish([SHIP])
     assert "Wake-ups were not sent" in caplog.text
+
+
+def w004():
+    messages = run_checks(include_deployment_checks=True, tags=["jobchains"])
+    return [message for message in messages if message.id == "jobchains.W004"]
 
 
 @pytest.mark.parametrize(
@@ -137,35 +150,16 @@ def test_full_pool_drops_the_hint_without_waiting(redis_server, use_redis, caplo
 )
 def test_w004_unprotected_redis(use_redis, settings, url, options, is_open):
     use_redis(url, **options)
-    warnings = [message for message in deployment_checks() if message.id == "jobchains.W004"]
+    warnings = w004()
     assert bool(warnings) == is_open
-    if warnings:
-        assert "the Redis of CACHES['default'] is used without a password or a certificate" in warnings[0].msg
-        assert warnings[0].hint
+    for warning in warnings:
+        assert "the Redis of CACHES['default'] is used without a password or a certificate" in warning.msg
+        assert warning.hint
     settings.DEBUG = True
-    assert not [message for message in deployment_checks() if message.id == "jobchains.W004"]
+    assert not w004()
 
 
 def test_w004_requires_valid_redis_settings(settings):
     for jobchains in ({}, {"NOTIFIER": notifier_setting(cache="wakeups")}, {"SLOT": 1}):
         settings.JOBCHAINS = jobchains
-        assert not [message for message in deployment_checks() if message.id == "jobchains.W004"]
-
-
-def deployment_checks():
-    return run_checks(include_deployment_checks=True, tags=["jobchains"])
-
-
-def test_publishing_does_not_wait_for_a_frozen_sentinel(redis_server, use_redis, caplog):
-    use_redis(
-        "redis://jobs/0",
-        CLIENT_CLASS="django_redis.client.SentinelClient",
-        CONNECTION_FACTORY="django_redis.pool.SentinelConnectionFactory",
-        SENTINELS=[("127.0.0.1", redis_server.port)],
-        SENTINEL_KWARGS={"socket_timeout": 30},
-    )
-    redis_server.freeze()
-    started = time.monotonic()
-    get_notifier("default").publish([SHIP])
-    assert time.monotonic() - started < 15, "the notifier did not wait for the sentinel's timeout of 30 seconds"
-    assert "Wake-ups were not sent" in caplog.text
+        assert not w004()

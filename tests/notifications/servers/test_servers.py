@@ -3,95 +3,50 @@
 import random
 import threading
 import time
+from contextlib import contextmanager
 from uuid import uuid4
 
 import pytest
 
 from django_jobchains.models import Job
-from django_jobchains.notifications import (
-    EVERY,
-    KINDS,
-    Hint,
-    chain_finished,
-    get_notifier,
-    job_scheduled,
-    ownership_lost,
-)
-from django_jobchains.notifications.hints import RESYNC_HINTS, encode
-from django_jobchains.testing.contracts import ReceivedHints
+from django_jobchains.notifications import KINDS, Hint, get_notifier, job_scheduled, ownership_lost
+from django_jobchains.notifications.hints import EVERY, RESYNC_HINTS, encode
 from tests.shop.models import Effect
 from tests.support.forks import Child
 from tests.support.invariants import assert_invariants
-from tests.support.waiting import until, until_completed
+from tests.support.waiting import stays, until, until_completed
 from tests.support.worker_app import jobs
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 SHIP, MAIL = job_scheduled("shop.ship"), job_scheduled("mail.send")
-OUTAGES = ["stop", "kill", "freeze"]
 #: The longest time that a job waits without hints, and what a busy machine adds to it.
 POLL_SECONDS, MARGIN_SECONDS = 2.0, 10.0
 JUNK = [
-    b"",
-    b"*",
-    b":",
-    b"junk",
-    b"1:2",
-    b"x:y:z",
-    b"-1::a",
-    b"NaN::a",
-    b"{}",
-    b"9" * 7_000,
-    b"1:xyz:a",
-    b"1:abc:\n",
-    b"::\xff\xfe",
-    b"::" + b"x" * 201,
-    b"1:abc:" + b"x" * 900_000,
-]
+    b"", b"*", b":", b"junk", b"1:2", b"x:y:z", b"-1::a", b"NaN::a", b"{}", b"9" * 7_000, b"1:xyz:a", b"1:abc:\n",
+    b"::\xff\xfe", b"::" + b"x" * 201, b"1:abc:" + b"x" * 900_000,
+]  # fmt: skip
 
 
-@pytest.fixture
-def listen():
-    """Listen, wait until the listener is connected, and close it after the test."""
-    listeners = []
-
-    def listen(notifier, received, kinds=KINDS):
-        listeners.append(notifier.listen(received, kinds))
-        until(lambda: listeners[-1].is_alive)
-        return listeners[-1]
-
-    yield listen
-    for listener in listeners:
-        listener.close()
-
-
-def end_outage(broker, outage):
-    broker.server.thaw() if outage == "freeze" else broker.server.start()
-
-
-def test_listener_subscribes_only_to_the_requested_kinds(broker, listen):
-    notifier, received, lost = get_notifier("default"), ReceivedHints(), ReceivedHints()
-    first = listen(notifier, received, {"job_scheduled"})
+def test_the_server_gets_subscriptions_for_the_requested_kinds_only(broker, listen):
+    notifier = get_notifier("default")
+    first = listen(notifier, {"job_scheduled"})
     assert broker.subscribed(notifier) == {"job_scheduled"}
-    second = listen(notifier, lost, {"ownership_lost"})
-    until(lambda: lost.hints == [ownership_lost(EVERY)])
+    second = listen(notifier, {"ownership_lost"})
+    until(lambda: second.hints == [ownership_lost(EVERY)])
     assert broker.subscribed(notifier) == {"job_scheduled", "ownership_lost"}
-    assert received.hints == [job_scheduled(EVERY)]
-    first.close()
+    assert first.hints == [job_scheduled(EVERY)]
+    first.listener.close()
     until(lambda: broker.subscribed(notifier) == {"ownership_lost"})
-    third = listen(notifier, received, {"job_scheduled"})
-    until(lambda: received.hints == [job_scheduled(EVERY)] * 2)
-    assert broker.subscribed(notifier) == {"job_scheduled", "ownership_lost"}
-    second.close()
-    third.close()
+    second.listener.close()
     until(lambda: not broker.subscribed(notifier))
 
 
 @pytest.mark.parametrize("separate", [{"using": "other"}, {"prefix": "their-shop"}], ids=["database", "prefix"])
 def test_channels_depend_on_database_and_prefix(broker, listen, separate):
-    received, own, other = ReceivedHints(), broker.make(**separate), broker.make()
-    listen(own, received)
-    until(lambda: received.hints == [*RESYNC_HINTS])
+    own, other = broker.make(**separate), broker.make()
+    received = listen(own)
+    received.until_resynced()
     other.publish([SHIP])
     other.close()  # closing sends the hint
     own.publish([MAIL])
@@ -101,9 +56,8 @@ def test_channels_depend_on_database_and_prefix(broker, listen, separate):
 
 
 def test_junk_is_ignored(broker, listen, caplog):
-    received = ReceivedHints()
-    listen(get_notifier("default"), received)
-    until(lambda: received.hints == [*RESYNC_HINTS])
+    received = listen(get_notifier("default"))
+    received.until_resynced()
     for kind in sorted(KINDS):
         broker.publish(kind, *JUNK)
     broker.publish("nothing", b"1:abc:a")
@@ -115,21 +69,19 @@ def test_junk_is_ignored(broker, listen, caplog):
 
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
 def test_forked_child_has_its_own_connection(broker, listen):
-    received, notifier = ReceivedHints(), get_notifier("default")
-    listener = listen(notifier, received)
-    notifier.publish([job_scheduled("before")])
-    until(lambda: job_scheduled("before") in received.hints)
+    notifier = get_notifier("default")
+    received = listen(notifier)
+    published = {job_scheduled("child"), job_scheduled("by.the.old.one")}
 
     def publish():
-        new, own = get_notifier("default"), ReceivedHints()
+        new = get_notifier("default")
         assert new is not notifier
-        assert not listener.is_alive
-        listening = new.listen(own)
-        until(lambda: listening.is_alive)
+        assert not received.listener.is_alive
+        own = listen(new)
         notifier.publish([job_scheduled("by.the.old.one")])
         new.publish([job_scheduled("child")])
-        until(lambda: {job_scheduled("child"), job_scheduled("by.the.old.one")} <= set(own.hints))
-        listening.close()
+        until(lambda: published <= set(own.hints))
+        own.listener.close()
         notifier.close()
         new.close()
         return True
@@ -137,22 +89,20 @@ def test_forked_child_has_its_own_connection(broker, listen):
     child = Child([publish])
     assert child.answer() is True
     child.end()
-    until(lambda: {job_scheduled("child"), job_scheduled("by.the.old.one")} <= set(received.hints))
-    notifier.publish([job_scheduled("after")])
-    until(lambda: job_scheduled("after") in received.hints)
+    until(lambda: published <= set(received.hints))
+    notifier.publish([SHIP])
+    until(lambda: SHIP in received.hints)
     assert received.hints.count(job_scheduled(EVERY)) == 1, "the listener did not reconnect"
 
 
 def test_closing_a_notifier_does_not_close_its_listener(broker, listen):
-    notifier, received = broker.make(), ReceivedHints()
-    listener = listen(notifier, received)
+    notifier, sender = broker.make(), broker.make()
+    received = listen(notifier)
     notifier.publish([SHIP])
     notifier.close()
-    assert listener.is_alive
-    sender = broker.make()
+    assert received.listener.is_alive
     sender.publish([MAIL])
     until(lambda: {SHIP, MAIL} <= set(received.hints))
-    listener.close()
     sender.close()
 
 
@@ -169,33 +119,23 @@ def test_enqueueing_does_not_wait_for_an_unreachable_server(broker, outage, was_
     assert time.monotonic() - started < 300 * 0.2 / 2, "most calls did not wait for the timeout of 0.2 seconds"
 
 
-@pytest.mark.parametrize("outage", OUTAGES)
-def test_hints_arrive_again_after_an_outage(broker, listen, outage):
-    broker.detect_soon()
-    notifier = get_notifier("default")
-    notifier.publish([job_scheduled("before")])
-    getattr(broker.server, outage)()
-    notifier.publish([job_scheduled("lost")])
-    end_outage(broker, outage)
-    received = ReceivedHints()
-    other = broker.make()
-    listen(other, received)
-    until(lambda: notifier.publish([job_scheduled(uuid4().hex)]) or received.of_a_type())
-    other.close()
-
-
-def test_listener_notices_a_frozen_server_and_its_return(broker):
-    broker.detect_soon()
+@pytest.mark.usefixtures("quick_probes")
+def test_listener_is_kept_while_idle_and_notices_a_frozen_server_and_its_return(broker, listen):
     before = set(threading.enumerate())
-    notifier, received = get_notifier("default"), ReceivedHints()
-    listener = notifier.listen(received)
-    until(lambda: listener.is_alive and set(received.hints) == set(RESYNC_HINTS))
+    notifier = get_notifier("default")
+    received = listen(notifier)
+    listener = received.listener
+
+    def is_kept():
+        count = len(received.hints)
+        return stays(lambda: len(received.hints) == count and listener.is_alive, 1)
+
+    until(is_kept)  # on a busy machine, a response may be late, and then the connection is replaced
     broker.server.freeze()
     until(lambda: not listener.is_alive)
     received.hints.clear()
     broker.server.thaw()
-    until(lambda: listener.is_alive)
-    until(lambda: set(received.hints) == set(RESYNC_HINTS))
+    until(lambda: listener.is_alive and set(received.hints) == set(RESYNC_HINTS))
     until(lambda: notifier.publish([job_scheduled(uuid4().hex)]) or received.of_a_type())
     broker.server.freeze()
     until(lambda: not listener.is_alive)
@@ -205,11 +145,11 @@ def test_listener_notices_a_frozen_server_and_its_return(broker):
     broker.server.thaw()
 
 
-def test_passwords_are_not_logged(broker, tmp_path, caplog):
+def test_passwords_are_not_logged(broker, listen, tmp_path, caplog):
     caplog.set_level("DEBUG")
     for notifier in broker.use_wrong_password(tmp_path / "other"):
         caplog.clear()
-        listener = notifier.listen(ReceivedHints())
+        listener = listen(notifier, is_waiting=False).listener
         notifier.publish([SHIP])
         notifier.publish([MAIL])
         notifier.take(Hint("job_scheduled", "shop.ship", 5, "aa"), 1, "a")
@@ -220,29 +160,41 @@ def test_passwords_are_not_logged(broker, tmp_path, caplog):
         assert "s3cret" not in repr(notifier)
 
 
+@contextmanager
+def repeatedly(call):
+    """Call a function again and again on another thread, with the event that ends the block."""
+    done = threading.Event()
+
+    def run():
+        while not done.is_set():
+            call(done)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
 @pytest.mark.slow
 def test_repeated_kills_of_the_server_delay_no_job_beyond_the_poll(broker, start_process):
     workers = [start_process(**broker.worker(POLL_SECONDS=POLL_SECONDS), LEASE_SECONDS="60") for _ in range(2)]
     for worker in workers:
         worker.until_ready()
-    done = threading.Event()
 
-    def kill_repeatedly():
-        while not done.wait(2):
+    def kill(done):
+        if not done.wait(2):
             broker.server.kill()
             done.wait(random.uniform(0.1, 1.2))
             broker.server.start()
 
-    killer = threading.Thread(target=kill_repeatedly)
-    killer.start()
-    try:
+    with repeatedly(kill):
         ends_at = time.monotonic() + 9
         while time.monotonic() < ends_at:
             jobs.write.enqueue(0.0)
             time.sleep(0.02)
-    finally:
-        done.set()
-        killer.join()
     count = Job.objects.count()
     until(lambda: Job.objects.with_status("completed").count() == count, 30, lambda: workers[0].output)
     starts = Job.objects.values_list("last_attempt_at", "created_at")
@@ -258,32 +210,17 @@ def test_repeated_kills_of_the_server_delay_no_job_beyond_the_poll(broker, start
 def test_flood_delays_no_job_beyond_the_poll(broker, start_process):
     """Ten thousand messages per second on every channel: junk, and forged hints."""
     worker = start_process(**broker.worker(POLL_SECONDS=POLL_SECONDS)).until_ready()
-    stop = threading.Event()
-    forged = {
-        "job_scheduled": [encode(job_scheduled("chaos.write", 3)), "9:abc:chaos.write", *_hints(job_scheduled)],
-        "chain_finished": _hints(chain_finished),
-        "ownership_lost": _hints(ownership_lost),
-    }
+    forged = [encode(job_scheduled("chaos.write", 3)), "9:abc:chaos.write", *(f"::{uuid4()}" for _ in range(300))]
+    texts = [text.encode() for text in forged] + [b"junk\xff"] * 250
 
-    def flood():
-        while not stop.is_set():
-            started = time.monotonic()
-            for kind in sorted(KINDS):
-                texts = [text.encode() for text in forged[kind]] + [b"junk\xff"] * 250
-                broker.publish(kind, *random.sample(texts, 500) * 2)
-            stop.wait(max(0, started + 0.1 - time.monotonic()))
+    def flood(done):
+        started = time.monotonic()
+        for kind in sorted(KINDS):
+            broker.publish(kind, *random.sample(texts, 500) * 2)
+        done.wait(max(0, started + 0.1 - time.monotonic()))
 
-    flooding = threading.Thread(target=flood)
-    flooding.start()
-    try:
+    with repeatedly(flood):
         for _ in range(20):
             until_completed(jobs.write.enqueue(0.0), POLL_SECONDS + MARGIN_SECONDS, lambda: worker.output)
-    finally:
-        stop.set()
-        flooding.join()
     assert_invariants()
     assert "Traceback" not in worker.output
-
-
-def _hints(about):
-    return [encode(about(str(uuid4()))) for _ in range(300)]
