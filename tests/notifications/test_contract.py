@@ -1,9 +1,9 @@
-"""The contract, for each notifier that ships."""
+"""The contract, for each notifier that needs no server of its own."""
 
 import pytest
 from django.db import connection
 
-from django_jobchains.notifications import NullNotifier
+from django_jobchains.notifications import NullNotifier, get_notifier
 from django_jobchains.notifications.in_process import InProcessNotifier
 from django_jobchains.testing.contracts import NotifierContract
 
@@ -23,21 +23,11 @@ class TestInProcess(NotifierContract):
         return InProcessNotifier("default")
 
 
-@pytest.mark.postgresql
 @pytest.mark.django_db(transaction=True)
-class TestPostgres(NotifierContract):
-    def make(self):
-        from django_jobchains.notifications.postgres import PostgresNotifier
+class TestDefault(NotifierContract):
+    """The notifier of the database."""
 
-        return PostgresNotifier("default")
-
-
-@pytest.mark.skipif(connection.vendor != "sqlite", reason="needs SQLite")
-@pytest.mark.django_db(transaction=True)
-class TestSqlite(NotifierContract):
-    carries_hints = False
+    carries_hints = connection.vendor == "postgresql"
 
     def make(self):
-        from django_jobchains.notifications.sqlite import SqliteNotifier
-
-        return SqliteNotifier("default")
+        return type(get_notifier("default"))("default")

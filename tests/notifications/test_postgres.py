@@ -1,21 +1,21 @@
 """Wake-ups by LISTEN and NOTIFY. Lost connections, junk and floods only delay jobs."""
 
 import time
-from typing import Any
 
 import psycopg
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connection, transaction
 
 from django_jobchains import chains
 from django_jobchains.db import libpq
 from django_jobchains.models import Job
-from django_jobchains.notifications import EVERY, KINDS, chain_finished, decode, get_notifier, job_scheduled
+from django_jobchains.notifications import EVERY, KINDS, chain_finished, get_notifier, job_scheduled, postgres
 from django_jobchains.notifications.hints import RESYNC_HINTS
 from django_jobchains.notifications.postgres import PostgresNotifier
 from django_jobchains.notifications.waiting import get_watcher
 from django_jobchains.processors import JobType
-from django_jobchains.testing.contracts import ReceivedHints
+from tests.support.databases import database
 from tests.support.statements import statements_of_others
 from tests.support.waiting import stays, until, until_completed
 from tests.support.worker_app import jobs
@@ -25,6 +25,9 @@ pytestmark = [pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
 CHANNEL = "django_jobchains_scheduled"
 FINISHED = "django_jobchains_finished"
 LOST = "django_jobchains_lost"
+SHIP = job_scheduled("shop.ship")
+OTHERS = "pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+LISTENERS = f"{OTHERS} AND query ~ '^LISTEN|pg_listening_channels'"
 
 
 @pytest.fixture
@@ -38,124 +41,90 @@ def session():
 
 
 @pytest.fixture
-def quick(processors):
-    return processors.register("worker.quick")(lambda job: None)
+def notifier(settings, monkeypatch):
+    """A notifier that has not passed the self-test yet."""
+    monkeypatch.setattr(postgres, "SELF_TEST_SECONDS", 30)
+    monkeypatch.setattr(postgres, "TICK_SECONDS", 0.05)
+    settings.JOBCHAINS = {}
+    return get_notifier("default")
+
+
+@pytest.fixture
+def idle_worker(start_worker):
+    worker = start_worker()
+    until(worker.components.claim_loop.idle.is_set)
 
 
 def end_listeners(session):
     """Terminate the listening sessions, as the restart of a proxy does, and return their number."""
-    rows = session.execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-        "WHERE datname = current_database() AND pid <> pg_backend_pid() AND query ~ '^LISTEN|pg_listening_channels'"
-    )
-    return len(rows.fetchall())
+    return len(session.execute(f"SELECT pg_terminate_backend(pid) FROM {LISTENERS}").fetchall())
 
 
-def test_listener_requests_a_resync_after_each_connection(session):
-    received = ReceivedHints()
-    listener = PostgresNotifier("default").listen(received)
-    try:
-        for count in range(1, 4):
-            until_resynced(received, count)
-            until(lambda: end_listeners(session))
-    finally:
-        listener.close()
+def flood(session, payload, count, channel=CHANNEL):
+    with session.pipeline():
+        for number in range(count):
+            session.execute("SELECT pg_notify(%s, %s)", [channel, payload.format(number)])
 
 
-def until_resynced(received, count):
-    until(lambda: received.hints == [*RESYNC_HINTS] * count, what=lambda: received.hints)
+# Listening
 
 
-def test_job_committed_without_a_listener_runs_after_the_reconnection(quick, start_worker, session, monkeypatch):
-    worker = start_worker()
-    until(worker.components.claim_loop.idle.is_set)
+def test_listener_requests_a_resync_after_each_connection(session, listen):
+    received = listen(PostgresNotifier("default"))
+    for count in range(1, 4):
+        received.until_resynced(count)
+        until(lambda: end_listeners(session))
+
+
+def test_job_committed_without_a_listener_runs_after_the_reconnection(quick, idle_worker, session, monkeypatch):
     monkeypatch.setattr(get_notifier("default"), "send", lambda hints: None)
     until(lambda: end_listeners(session))
-    chain = quick.enqueue()
-    until_completed(chain)
+    until_completed(quick.enqueue())
 
 
 def test_process_listens_on_one_connection(quick, start_worker, session):
     """Its workers and its waiters share a listener."""
-    sessions = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
-    listeners = sessions + "AND query ~ '^LISTEN|pg_listening_channels'"
     start_worker()
     start_worker()
-    chain = quick.enqueue(delay=0.5)
-    assert chains.wait(chain.id, 30) is None
-    assert session.execute(listeners).fetchone() == (1,)
+    assert chains.wait(quick.enqueue(delay=0.5), 30) == 1
+    assert session.execute(f"SELECT count(*) FROM {LISTENERS}").fetchone() == (1,)
     get_watcher("default").close()
 
 
-def test_session_follows_the_kinds_its_listeners_want(session):
-    notifier = get_notifier("default")
-    worker, waiter = ReceivedHints(), ReceivedHints()
-    first = notifier.listen(worker, {"job_scheduled"})
-    until(lambda: worker.hints)
-    second = notifier.listen(waiter, {"chain_finished"})
-    until(lambda: waiter.hints)
-    everything = ReceivedHints()
-    third = notifier.listen(everything)
-    until(lambda: sorted(hint.kind for hint in everything.hints) == sorted(KINDS))
-    third.close()
-    notifier.publish([job_scheduled("shop.ship"), chain_finished(EVERY)])
-    until(lambda: len(worker.hints) == len(waiter.hints) == 2)
-    assert {hint.kind for hint in worker.hints} == {"job_scheduled"}
-    assert {hint.kind for hint in waiter.hints} == {"chain_finished"}
-    first.close()
-    for channel in (CHANNEL, FINISHED):
-        session.execute("SELECT pg_notify(%s, '::*')", [channel])
-    until(lambda: len(waiter.hints) == 3)
-    second.close()
-    assert len(worker.hints) == 2
-
-
-def test_session_that_no_longer_listens_is_replaced(session, monkeypatch):
+def test_session_that_no_longer_listens_is_replaced(listen, monkeypatch):
     """Behind a transaction pooler, a connection works but may receive no notifications."""
-    monkeypatch.setattr("django_jobchains.notifications.postgres.PROBE_SECONDS", 0.1)
-    monkeypatch.setattr("django_jobchains.notifications.postgres.TICK_SECONDS", 0.05)
+    monkeypatch.setattr(postgres, "PROBE_SECONDS", 0.1)
+    monkeypatch.setattr(postgres, "TICK_SECONDS", 0.05)
     connect, opened = psycopg.connect, []
-
-    def recorded_connect(**parameters):
-        opened.append(connect(**parameters))
-        return opened[-1]
-
-    monkeypatch.setattr(psycopg, "connect", recorded_connect)
+    monkeypatch.setattr(psycopg, "connect", lambda **options: opened.append(connect(**options)) or opened[-1])
     notifier = PostgresNotifier("default")  # a new one, so that nothing else in this process listens with it
     notifier.is_proven = True
-    received = ReceivedHints()
-    listener = notifier.listen(received)
-    try:
-        until_resynced(received, 1)
-        assert stays(lambda: len(opened) == 1, 0.5)
-        channels = {kind: f"another_{kind}" for kind in KINDS}
-        monkeypatch.setattr(notifier, "channels", channels)
-        until_resynced(received, 2)
-        assert len(opened) == 2
-    finally:
-        listener.close()
+    received = listen(notifier)
+    received.until_resynced()
+    assert stays(lambda: len(opened) == 1, 0.5)
+    monkeypatch.setattr(notifier, "channels", {kind: f"another_{kind}" for kind in KINDS})
+    received.until_resynced(2)
+    assert len(opened) == 2
+    received.listener.close()
     until(lambda: all(raw.closed for raw in opened))
 
 
-JUNK = ["", "*", ":", "::", "1:2", "x::worker.quick", "-1::a", "{}", "\u202e", "9" * 7_000, "1:xyz:a", "::\n"]
-JUNK.append("::" + "x" * 201)
+JUNK = [
+    "", "*", ":", "::", "1:2", "x::worker.quick", "-1::a", "{}", "\u202e", "9" * 7_000, "1:xyz:a", "::\n",
+    "::" + "x" * 201,
+]  # fmt: skip
 
 
-def test_junk_payloads_are_ignored(session):
-    received = ReceivedHints()
-    listener = get_notifier("default").listen(received)
-    try:
-        until(lambda: received.hints)
-        for payload in JUNK:
-            for channel in (CHANNEL, FINISHED, LOST):
-                session.execute("SELECT pg_notify(%s, %s)", [channel, payload])
-        session.execute("SELECT pg_notify(%s, '::shop.ship')", [CHANNEL])
-        until(lambda: job_scheduled("shop.ship") in received.hints)
-        known = {*RESYNC_HINTS, job_scheduled("shop.ship")}
-        assert [hint for hint in received.hints if hint not in known] == []
-        assert listener.is_alive
-    finally:
-        listener.close()
+def test_junk_payloads_are_ignored(session, listen):
+    received = listen(get_notifier("default"))
+    received.until_resynced()
+    for payload in JUNK:
+        for channel in (CHANNEL, FINISHED, LOST):
+            session.execute("SELECT pg_notify(%s, %s)", [channel, payload])
+    session.execute("SELECT pg_notify(%s, '::shop.ship')", [CHANNEL])
+    until(lambda: SHIP in received.hints)
+    assert set(received.hints) == {*RESYNC_HINTS, SHIP}
+    assert received.listener.is_alive
 
 
 @pytest.mark.parametrize(
@@ -167,79 +136,109 @@ def test_junk_payloads_are_ignored(session):
         (LOST, "::00000000-0000-4000-8000-{:012x}"),
     ],
 )
-def test_flood_of_irrelevant_hints_causes_no_statement(quick, start_worker, session, channel, payload):
+def test_flood_of_irrelevant_hints_causes_no_statement(quick, request, session, channel, payload):
     with statements_of_others() as statements:
-        worker = start_worker()
-        until(worker.components.claim_loop.idle.is_set)
+        request.getfixturevalue("idle_worker")
         before, started = len(statements), time.monotonic()
         flood(session, payload, 10_000, channel)
-        chain = quick.enqueue()
-        until_completed(chain)
+        until_completed(quick.enqueue())
         allowance_of_an_idle_worker = 20 * (time.monotonic() - started)
         assert len(statements) - before < 30 + allowance_of_an_idle_worker
 
 
-def test_flood_of_forged_hints_causes_few_queries(quick, start_worker, session):
+def test_flood_of_forged_hints_causes_few_queries(quick, request, session):
     """Any database user may write to the channel. One query every few milliseconds covers all hints."""
     with statements_of_others() as statements:
-        worker = start_worker()
-        until(worker.components.claim_loop.idle.is_set)
+        request.getfixturevalue("idle_worker")
         before, started = len(statements), time.monotonic()
         while time.monotonic() - started < 1.5:
-            flood(session, "::*", 50)
-            flood(session, "::worker.quick", 50)
-            flood(session, "1:{:x}:worker.quick", 50)
+            for payload in ("::*", "::worker.quick", "1:{:x}:worker.quick"):
+                flood(session, payload, 50)
         assert len(statements) - before < 250 * (time.monotonic() - started)
-        chain = quick.enqueue()
-        until_completed(chain)
+        until_completed(quick.enqueue())
 
 
-def flood(session, payload, count, channel=CHANNEL):
-    with session.pipeline():
-        for number in range(count):
-            session.execute("SELECT pg_notify(%s, %s)", [channel, payload.format(number)])
+# The self-test of a listener: one that receives nothing logs it and is not alive
 
 
-def notified(session):
-    """Return the subjects and counts of the first notification and of those that follow closely."""
-    found = [*session.notifies(timeout=30, stop_after=1), *session.notifies(timeout=0.5)]
-    texts = [notification.payload for notification in found]
-    hints = [decode("job_scheduled", text) for text in texts]
-    return [(hint.subject, hint.count) for hint in hints if hint]
+def test_self_test_succeeds_once_per_notifier(notifier, listen, caplog):
+    for _ in range(2):
+        received = listen(notifier)
+        received.until_resynced()
+        assert notifier.is_proven
+        received.listener.close()
+        notifier.notify = None  # a second self-test would fail
+    assert not caplog.text
 
 
-def test_notify_is_sent_outside_the_transaction(monkeypatch):
-    """The commit of a transaction with NOTIFY takes a lock on the whole database."""
-    execute, sent = libpq.execute, []
+def test_listener_that_receives_nothing_logs_a_remedy_and_is_not_alive(notifier, listen, caplog, monkeypatch):
+    monkeypatch.setattr(postgres, "SELF_TEST_SECONDS", 0.3)
+    monkeypatch.setattr(notifier, "notify", lambda payloads: None)
+    received = listen(notifier, is_waiting=False)
+    until(lambda: "do not arrive" in caplog.text)
+    assert "'listen_using': 'direct'" in caplog.text
+    assert not received.listener.is_alive
+    assert stays(lambda: caplog.text.count("do not arrive") == 1, 1.0), "the warning is throttled"
+
+
+def test_failed_self_test_does_not_prevent_listening(notifier, listen, monkeypatch):
+    def notify(payloads):
+        raise ConnectionError("too many clients")
+
+    monkeypatch.setattr(notifier, "notify", notify)
+    listen(notifier).until_resynced()
+    assert not notifier.is_proven
+
+
+def test_listen_using_selects_the_database(settings, django_db_blocker):
+    settings.JOBCHAINS = {"NOTIFIER": {"OPTIONS": {"listen_using": "direct"}}}
+    with database("direct", {"HOST": "nowhere.invalid"}, django_db_blocker):
+        assert postgres._connection_parameters(get_notifier("default").listen_using)["host"] == "nowhere.invalid"
+
+
+def test_listen_using_must_be_an_alias(settings):
+    settings.JOBCHAINS = {"NOTIFIER": {"OPTIONS": {"listen_using": "direkt"}}}
+    with pytest.raises(ImproperlyConfigured, match=r"no database 'direkt'\. Known: default"):
+        get_notifier("default")
+
+
+# Sending
+
+
+@pytest.fixture
+def executed(monkeypatch):
+    """The statements that are sent without a cursor, each with the state of its transaction."""
+    execute, executed = libpq.execute, []
 
     def recorded_execute(raw, sql):
-        sent.append((sql.split(maxsplit=1)[0], raw.info.transaction_status.name))
+        executed.append((sql.split(maxsplit=1)[0], raw.info.transaction_status.name))
         return execute(raw, sql)
 
     monkeypatch.setattr(libpq, "execute", recorded_execute)
+    return executed
+
+
+def test_notify_is_sent_outside_the_transaction(executed):
+    """The commit of a transaction with NOTIFY takes a lock on the whole database."""
     with transaction.atomic():
         jobs.nothing.enqueue()
-    assert sent == [("NOTIFY", "IDLE")]
+    assert executed == [("NOTIFY", "IDLE")]
 
 
-def test_several_hints_take_one_round_trip(session, monkeypatch):
+def test_several_hints_take_one_round_trip(session, executed):
     for channel in (CHANNEL, FINISHED):
         session.execute(f"LISTEN {channel}")
-    execute, sent = libpq.execute, []
-    monkeypatch.setattr(libpq, "execute", lambda raw, sql: sent.append(sql) or execute(raw, sql))
-    PostgresNotifier("default").publish(
-        [job_scheduled("it's; a \\ type", 1), job_scheduled("b"), chain_finished(EVERY)]
-    )
-    assert len(sent) == 1
+    PostgresNotifier("default").publish([job_scheduled("it's; a \\ type"), SHIP, chain_finished(EVERY)])
+    assert len(executed) == 1
     channels = [notification.channel for notification in session.notifies(timeout=30, stop_after=3)]
     assert sorted(channels) == [FINISHED, CHANNEL, CHANNEL]
 
 
 def test_thousand_types_are_sent_as_one_notification(session):
     session.execute(f"LISTEN {CHANNEL}")
-    types = [JobType[Any, Any](f"type.{number}") for number in range(1_000)]
-    chains.enqueue_many([job_type.item() for job_type in types])
-    assert notified(session) == [("*", None)]
+    chains.enqueue_many([JobType(f"type.{number}").item() for number in range(1_000)])
+    found = [*session.notifies(timeout=30, stop_after=1), *session.notifies(timeout=0.5)]
+    assert [notification.payload for notification in found] == ["::*"]
 
 
 def test_session_lost_before_the_notification_undoes_nothing(session, caplog):

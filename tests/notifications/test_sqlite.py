@@ -5,7 +5,6 @@ from django.db import connection, transaction
 
 from django_jobchains.notifications import get_notifier
 from django_jobchains.notifications.hints import RESYNC_HINTS
-from django_jobchains.testing.contracts import ReceivedHints
 from tests.shop.models import Effect
 from tests.support.statements import statements_of_others
 from tests.support.waiting import stays, until, until_completed
@@ -18,39 +17,34 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def quick(processors):
-    return processors.register("worker.quick")(lambda job: None)
+def write():
+    Effect.objects.create(job_id=jobs.nothing.item().id, label="x")
 
 
-def test_listener_notices_commits_but_not_rollbacks_or_reads():
-    received = ReceivedHints()
-    listener = get_notifier("default").listen(received)
-    try:
-        until(lambda: received.hints == [*RESYNC_HINTS])
-        with transaction.atomic():
-            Effect.objects.create(job_id=jobs.nothing.item().id, label="x")
-            transaction.set_rollback(True)
-        list(Effect.objects.all())
-        assert stays(lambda: received.hints == [*RESYNC_HINTS], 0.2)
-        Effect.objects.create(job_id=jobs.nothing.item().id, label="x")
-        until(lambda: received.hints == [*RESYNC_HINTS] * 2)
-    finally:
-        listener.close()
+def test_listener_notices_commits_but_not_rollbacks_or_reads(listen):
+    received = listen(get_notifier("default"))
+    received.until_resynced()
+    with transaction.atomic():
+        write()
+        transaction.set_rollback(True)
+    list(Effect.objects.all())
+    assert stays(lambda: received.hints == [*RESYNC_HINTS], 0.2)
+    write()
+    received.until_resynced(2)
 
 
 def test_empty_claims_do_not_wake_other_workers(quick, start_worker):
     """Two idle workers must not wake each other with their queries."""
+
+    def stays_quiet():
+        before = statements.count("UPDATE")
+        return stays(lambda: statements.count("UPDATE") - before < 10, 0.7)
+
     with statements_of_others() as statements:
         workers = [start_worker(), start_worker()]
         until(lambda: all(worker.components.claim_loop.idle.is_set() for worker in workers))
         quick.enqueue(delay=3600)
-        until(lambda: stays_quiet(statements))
-
-
-def stays_quiet(statements):
-    before = statements.count("UPDATE")
-    return stays(lambda: statements.count("UPDATE") - before < 10, 0.7)
+        until(stays_quiet)
 
 
 def test_listener_recovers_from_errors_of_its_file(quick, start_worker, monkeypatch):
@@ -67,5 +61,4 @@ def test_listener_recovers_from_errors_of_its_file(quick, start_worker, monkeypa
 
     monkeypatch.setattr(sqlite, "_data_version", failing_at_first)
     until(lambda: not failures)
-    chain = quick.enqueue()
-    until_completed(chain)
+    until_completed(quick.enqueue())

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from django_jobchains.notifications import EVERY, Hint, Notifier, NullNotifier
+from django_jobchains.notifications.hints import MERGE_SECONDS, REQUERY_SECONDS
 from django_jobchains.store.workers import Beat
 from django_jobchains.worker.wake_order import LATE_FACTOR, LATE_SECONDS, PeerOrder, WakeOrder, group_of
 from tests.support.worker_rows import facts_of
@@ -34,35 +35,85 @@ class FixedBudget(Notifier):
         return self.share
 
 
-def hint(count=1, id=0, subject=TYPE):
-    return Hint("job_scheduled", subject, count, f"{id:x}" if count else "")
+def hint(count=1, id=0, subject=TYPE, kind="job_scheduled"):
+    return Hint(kind, subject, count, f"{id:x}" if count else "")
 
 
-def order_with(notifier, *, free=10, has_limits=False, average_seconds=None):
+def order_with(notifier=None, *, free=10, has_limits=False, average_seconds=None):
     lane = SimpleNamespace(free=lambda: free)
     context = context_for(poll_seconds=60)
     context.queues.has_limits = has_limits
     context.counter.average_seconds = {} if average_seconds is None else {TYPE: average_seconds}
-    order = WakeOrder(context, notifier, {TYPE: lane})
+    order = WakeOrder(context, notifier or NullNotifier("default"), {TYPE: lane})
     order.group = "g"
     return order
 
 
-def present(*beats, silent_seconds=0.0):
-    return [facts_of(beat, silent_seconds) for beat in beats]
+def present(count, silent_seconds=0.0, **changes):
+    """Return this many workers, with the ids w00, w01 …"""
+    return [facts_of(replace(BEAT, id=f"w{number:02}", **changes), silent_seconds) for number in range(count)]
 
 
-def beats(count, **changes):
-    return [replace(BEAT, id=f"w{number:02}", **changes) for number in range(count)]
-
-
-def query_delays_of(workers, hint):
+def seconds_of(workers, hint):
+    """Return in how many seconds each worker queries."""
     seconds = []
     for worker in workers:
-        order = order_with(NullNotifier("default"))
+        order = order_with()
         order.update(worker.id, workers)
         seconds.append(order.seconds_until(hint))
     return seconds
+
+
+# A hint wakes the claim loop
+
+
+@pytest.mark.parametrize(
+    ("given", "wakes"),
+    [
+        (hint(), True),
+        (hint(None, subject=EVERY), True),
+        (hint(subject="mail.send"), False),
+        (hint(kind="chain_finished"), False),
+        (hint(kind="ownership_lost"), False),
+    ],
+)
+def test_worker_wakes_only_for_its_own_types(given, wakes):
+    order = order_with()
+    order.on_hint(given)
+    assert order._wake.will_query_soon is wakes
+    assert order._wake.is_second_query_due is wakes
+
+
+def test_worker_queries_again_after_hints_may_have_been_dropped(clock):
+    """The jobs of dropped hints are committed before the second query."""
+    order = order_with()
+    for seconds, is_due in ((0, True), (MERGE_SECONDS, True), (REQUERY_SECONDS - MERGE_SECONDS, False)):
+        if not seconds:
+            order.on_hint(hint())
+        clock.now += seconds
+        order._wake.clear()
+        assert order._wake.is_second_query_due is is_due
+
+
+def test_later_hint_postpones_the_second_query(clock):
+    order = order_with()
+    for _ in range(2):
+        order.on_hint(hint())
+        clock.now += REQUERY_SECONDS * 0.9
+    order._wake.clear()
+    assert order._wake.is_second_query_due
+
+
+def test_stopping_worker_ignores_hints():
+    budget = FixedBudget(1)
+    order = order_with(budget)
+    for accepts, requests in ((False, []), (True, [(10, "g")])):
+        order._wake.accepts_hints = accepts
+        order.on_hint(hint())
+        assert (budget.requests, order._wake._is_set) == (requests, accepts)
+
+
+# Budgets
 
 
 @pytest.mark.parametrize(("share", "seconds"), [(1, 0.0), (0, None)])
@@ -73,60 +124,50 @@ def test_worker_queries_only_if_it_gets_a_share_of_the_budget(share, seconds):
 
 
 @pytest.mark.parametrize(
-    ("given", "options"),
+    ("given", "options", "workers"),
     [
-        (hint(None), {}),
-        (hint(1, subject=EVERY), {}),
-        (hint(1), {"free": 0}),
-        (hint(1), {"has_limits": True}),
+        (hint(None), {}, 0),
+        (hint(1, subject=EVERY), {}, 0),
+        (hint(1), {"free": 0}, 0),
+        (hint(1), {"has_limits": True}, 0),
+        (hint(1), {}, 1),
     ],
 )
-def test_worker_queries_without_a_budget_if_its_demand_is_unknown(given, options):
+def test_worker_that_is_alone_or_whose_demand_is_unknown_queries_without_a_budget(given, options, workers):
     budget = FixedBudget(0)
-    assert order_with(budget, **options).seconds_until(given) == 0.0
+    order = order_with(budget, **options)
+    if workers:
+        order.update("w00", present(workers))
+    assert order.seconds_until(given) == 0.0
     assert budget.requests == []
-
-
-def test_only_worker_does_not_use_the_budget():
-    budget = FixedBudget(0)
-    order = order_with(budget)
-    order.update("w00", present(*beats(1)))
-    assert order.seconds_until(hint()) == 0.0
-    assert budget.requests == []
-
-
-def test_stopping_worker_ignores_hints():
-    budget = FixedBudget(1)
-    order = order_with(budget)
-    order._wake.accepts_hints = False
-    order.on_hint(hint())
-    assert (budget.requests, order._wake._is_set) == ([], False)
-    order._wake.accepts_hints = True
-    order.on_hint(hint())
-    assert (budget.requests, order._wake._is_set) == ([(10, "g")], True)
 
 
 def test_hints_that_follow_closely_do_not_use_the_budget(monkeypatch):
     monkeypatch.setattr("django_jobchains.worker.wake_order.MIN_ASK_SECONDS", 10.0)
-    budget = FixedBudget(0)
-    order = order_with(budget)
+    order = order_with(FixedBudget(0))
     assert [order.seconds_until(hint(id=number)) for number in range(3)] == [None, 0.0, 0.0]
 
 
-def test_worker_without_a_position_queries_at_once():
-    assert order_with(NullNotifier("default")).seconds_until(hint()) == 0.0
+def test_worker_queries_for_hints_whose_budget_others_took():
+    order = order_with(FixedBudget(0))
+    order.update("w00", present(2))
+    assert order.seconds_until(hint()) is None
+    order.update("w00", present(2))
+    assert order._wake._is_set
+
+
+# The order of workers, without budgets
 
 
 @pytest.mark.parametrize(
     ("jobs", "slots", "count_at_once"), [(1, 10, 2), (10, 10, 2), (11, 10, 3), (7, 1, 8), (999, 10, 50)]
 )
 def test_as_many_workers_query_at_once_as_the_jobs_need_and_one_more(jobs, slots, count_at_once):
-    seconds = query_delays_of(present(*beats(50, slots=slots)), hint(jobs, id=123))
-    assert seconds.count(0.0) == count_at_once
+    assert seconds_of(present(50, slots=slots), hint(jobs, id=123)).count(0.0) == count_at_once
 
 
 def test_other_workers_query_later_and_later_or_at_their_poll():
-    seconds = query_delays_of(present(*beats(50)), hint(1, id=7))
+    seconds = seconds_of(present(50), hint(1, id=7))
     late = sorted(time for time in seconds if time)
     assert late == [LATE_SECONDS * LATE_FACTOR**number for number in range(len(late))]
     assert late[-1] < 60 <= LATE_FACTOR * late[-1]
@@ -134,38 +175,32 @@ def test_other_workers_query_later_and_later_or_at_their_poll():
 
 
 def test_order_begins_with_another_worker_for_each_hint():
-    workers = present(*beats(10))
-    first = Counter(query_delays_of(workers, hint(id=number)).index(0.0) for number in range(1, 9))
+    first = Counter(seconds_of(present(10), hint(id=number)).index(0.0) for number in range(1, 9))
     assert len(first) == 8
 
 
 @pytest.mark.parametrize(
-    "changes", [{"busy": 10}, {"is_stopping": True}, {"queues": ("mail",)}, {"type_names": ("other",)}]
+    "changes",
+    [{"busy": 10}, {"is_stopping": True}, {"queues": ("mail",)}, {"type_names": ("other",)}, {"silent_seconds": 25}],
 )
-def test_worker_that_cannot_take_the_job_has_no_position(changes):
-    idle, other = replace(BEAT, id="a"), replace(BEAT, id="b", **changes)
-    order = order_with(NullNotifier("default"))
-    order.update("a", present(idle, other))
+def test_worker_that_cannot_take_the_job_or_is_silent_has_no_position(changes):
+    order = order_with()
+    order.update("w00", [present(1)[0], present(2, **changes)[1]])
     assert order.is_alone
 
 
-def test_worker_without_a_recent_heartbeat_has_no_position():
-    order = order_with(NullNotifier("default"))
-    order.update("a", present(replace(BEAT, id="a")) + present(replace(BEAT, id="b"), silent_seconds=25))
-    assert order.is_alone
-
-
-def test_worker_whose_row_was_deleted_queries_at_once():
-    order = order_with(NullNotifier("default"))
-    order.update("w00", present(*beats(9)))
-    order.update("w00", present(*beats(9)[1:]))
+def test_worker_without_a_position_or_whose_row_was_deleted_queries_at_once():
+    order = order_with()
+    assert order.seconds_until(hint()) == 0.0
+    order.update("w00", present(9))
+    order.update("w00", present(9)[1:])
     assert order.seconds_until(hint(id=5)) == 0.0
 
 
 def test_hinted_jobs_count_as_taken_until_the_next_heartbeat():
     """Otherwise the only idle worker would leave every job to busy ones."""
-    workers = present(*beats(50, slots=1))
-    order = order_with(NullNotifier("default"))
+    workers = present(50, slots=1)
+    order = order_with()
     order.update("w25", workers)
     for number in range(48):
         order.count(hint(id=number))
@@ -175,33 +210,24 @@ def test_hinted_jobs_count_as_taken_until_the_next_heartbeat():
 
 
 def test_short_jobs_do_not_count_as_taken_for_long():
-    order = order_with(NullNotifier("default"), average_seconds=0.002)
-    order.update("w25", present(*beats(50, slots=1)))
+    order = order_with(average_seconds=0.002)
+    order.update("w25", present(50, slots=1))
     for number in range(1_000):
         order.count(hint(id=number))
     assert order.seconds_until(hint(id=26)) is None
 
 
 def test_worker_queries_for_skipped_hints_if_the_others_turn_out_to_be_busy():
-    order = order_with(NullNotifier("default"))
-    order.update("w25", present(*beats(50)))
-    assert order.seconds_until(hint(id=50)) is None
-    order.update("w25", present(*beats(50)))
-    assert not order._wake._is_set
-    assert order.seconds_until(hint(id=50)) is None
-    order.update("w25", present(*beats(25, busy=10), *beats(50)[25:]))
+    order, half_busy = order_with(), [*present(25, busy=10), *present(50)[25:]]
+    for _ in range(2):
+        order.update("w25", present(50))
+        assert not order._wake._is_set
+        assert order.seconds_until(hint(id=50)) is None
+    order.update("w25", half_busy)
     assert order._wake._is_set
     order._wake.clear()
-    order.update("w25", present(*beats(25, busy=10), *beats(50)[25:]))
+    order.update("w25", half_busy)
     assert not order._wake._is_set, "a skipped hint is evaluated only once more"
-
-
-def test_worker_queries_for_hints_whose_budget_others_took():
-    order = order_with(FixedBudget(0))
-    order.update("w00", present(*beats(2)))
-    assert order.seconds_until(hint()) is None
-    order.update("w00", present(*beats(2)))
-    assert order._wake._is_set
 
 
 def test_position_in_the_order_depends_on_free_slots():
