@@ -3,7 +3,6 @@
 import pytest
 
 from django_jobchains import chains
-from django_jobchains.models import Chain, Job
 from django_jobchains.store.rows import Effects
 from tests.blockers.chains import STEP, WAITS, claim_only, complete_by_hand, links, statuses
 from tests.blockers.consistency import assert_consistent
@@ -46,16 +45,6 @@ def test_continuation_waits_for_a_chain_of_the_same_batch_if_that_continues(stor
     store.attempts.finish(batch if is_first else batch[::-1])
     assert stored(waiting.id).status == status
     assert_consistent(store)
-
-
-def test_dependents_of_a_chain_can_be_queried():
-    blocker, other = STEP.enqueue(), STEP.enqueue()
-    dependent = WAITS.enqueue(blockers=[blocker])
-    WAITS.enqueue(blockers=[other])
-    assert list(Chain.objects.blocked_by(blocker)) == [dependent]
-    assert [job.chain_id for job in Job.objects.blocked_by(blocker.id)] == [dependent.id]
-    complete_by_hand(blocker)
-    assert list(Chain.objects.blocked_by(blocker)) == [dependent]
 
 
 def test_deduplication_does_not_change_the_blockers_of_the_existing_chain(store):

@@ -1,7 +1,5 @@
 """After a process has enqueued and forked, parent and child can both enqueue."""
 
-from typing import Any
-
 import pytest
 
 from django_jobchains import chains
@@ -13,11 +11,11 @@ from tests.support.worker_app import jobs
 pytestmark = [committed, pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")]
 
 
-def enqueue_one() -> Any:
+def enqueue_one():
     return str(jobs.nothing.enqueue({"by": "the child"}).id)
 
 
-def enqueue_many() -> Any:
+def enqueue_many():
     return chains.enqueue_many([jobs.nothing.item() for _ in range(3)])
 
 

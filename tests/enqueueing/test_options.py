@@ -1,10 +1,8 @@
 """The options of ``enqueue``: run_at, delay, priority, queue, max_attempts, id, blockers and using."""
 
 import re
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from functools import partial
-from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -22,18 +20,10 @@ from tests.support.attempts import committed
 
 pytestmark = pytest.mark.django_db
 
-anything: JobType[Any, Any] = JobType("anything")
+anything = JobType("anything")
 
 LATEST = datetime(9999, 12, 31, 23, 59)  # noqa: DTZ001
 EAST, WEST = timezone(timedelta(hours=1)), timezone(timedelta(hours=-1))
-
-#: One entry for each call: the database alias, and the subjects of the hints that were sent together.
-Sent = list[tuple[str, set[str]]]
-
-
-def delay_of(**options: Any) -> timedelta:
-    job = anything.enqueue(**options).current_job
-    return job.run_at - job.created_at
 
 
 def test_without_options_a_job_is_due_now_in_the_default_queue():
@@ -50,28 +40,34 @@ def test_default_queue_is_a_setting(settings):
 
 
 @pytest.mark.parametrize(
-    ("delay", "seconds"),
-    [(30, 30), (0.25, 0.25), (timedelta(hours=1), 3600), (timedelta(days=3650), 315_360_000), (0, 0), (-5, 0)],
+    ("delay", "seconds"), [(30, 30), (0.25, 0.25), (timedelta(days=3650), 315_360_000), (0, 0), (-5, 0)]
 )
 def test_delay_is_a_timedelta_or_seconds(delay, seconds):
-    assert abs(delay_of(delay=delay).total_seconds() - seconds) < 0.002
+    job = anything.enqueue(delay=delay).current_job
+    assert abs((job.run_at - job.created_at).total_seconds() - seconds) < 0.002
 
 
-def test_run_at_is_kept_to_the_microsecond():
-    run_at = datetime(2091, 2, 3, 4, 5, 6, 789_012, tzinfo=UTC)
-    assert anything.enqueue(run_at=run_at).current_job.run_at == run_at
-
-
-def test_run_at_must_have_a_time_zone():
-    with pytest.raises(ValueError, match="has no time zone"):
-        anything.enqueue(run_at=datetime(2091, 1, 1))  # noqa: DTZ001
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"run_at": datetime(2091, 2, 3, 4, 5, 6, 789_012, tzinfo=UTC)},
+        {"priority": -32_768},
+        {"priority": 32_767},
+        {"queue": "ü" * 100},
+        {"queue": "a queue with spaces"},
+    ],
+    ids=str,
+)
+def test_option_is_stored_exactly(options):
+    [(name, value)] = options.items()
+    assert getattr(anything.enqueue(**options).current_job, name) == value
 
 
 @pytest.mark.parametrize("run_at", [LATEST.replace(tzinfo=WEST), datetime(1, 1, 1, tzinfo=EAST)])
 def test_a_time_that_does_not_exist_in_utc_is_refused(run_at):
     """PostgreSQL would store it, and then the table could not be read."""
     chain = anything.enqueue(delay=600)
-    calls: list[Callable[[], Any]] = [
+    calls = [
         lambda: anything.enqueue(run_at=run_at),
         lambda: anything.item(run_at=run_at),
         lambda: chains.reschedule(chain, run_at),
@@ -83,51 +79,37 @@ def test_a_time_that_does_not_exist_in_utc_is_refused(run_at):
     assert Job.objects.get().run_at < LATEST.replace(tzinfo=UTC)
 
 
-def test_run_at_and_delay_exclude_each_other():
-    with pytest.raises(TypeError, match="run_at= or delay=, not both"):
-        anything.enqueue(run_at=datetime(2091, 1, 1, tzinfo=UTC), delay=5)
-
-
-@pytest.mark.parametrize("run_at", ["2091-01-01", 5])
-def test_run_at_must_be_a_datetime(run_at):
-    with pytest.raises((TypeError, ValueError, AttributeError)):
-        anything.enqueue(run_at=run_at)
-
-
-@pytest.mark.parametrize("priority", [-32_768, -1, 0, 32_767])
-def test_priority_is_a_16_bit_integer(priority):
-    assert anything.enqueue(priority=priority).current_job.priority == priority
-
-
-@pytest.mark.parametrize("queue", ["mail", "ü" * 100, "a queue with spaces"])
-def test_queue_is_1_to_100_printable_characters(queue):
-    assert anything.enqueue(queue=queue).current_job.queue == queue
+#: Falsy values are errors too: a generated id would be unknown to the caller, and without its blockers a job would
+#: start too early.
+WRONG = [
+    ({"run_at": datetime(2091, 1, 1)}, "has no time zone"),  # noqa: DTZ001
+    ({"run_at": datetime(2091, 1, 1, tzinfo=UTC), "delay": 5}, "run_at= or delay=, not both"),
+    ({"run_at": timedelta(minutes=5)}, r"not timedelta\. Use delay= for a length of time"),
+    ({"run_at": "2091-01-01"}, "run_at"),
+    ({"delay": "5m"}, "^delay=.* is not "),
+    ({"delay": timedelta.max}, "^delay=.* is not "),  # Python has no year 10000.
+    ({"priority": 40_000}, "^priority=.* is not "),
+    ({"queue": ""}, "^queue=.* is not "),
+    ({"max_attempts": 0}, "^max_attempts=.* is not "),
+    ({"max_attempts": 2**31}, "^max_attempts=.* is not "),
+    *(({"id": wrong}, r"id must be a uuid\.UUID, not (str|int|bool|list)") for wrong in (str(UUID(int=7)), "", 0, [])),
+    *(
+        ({"blockers": wrong}, r"blockers expects a uuid\.UUID, a Chain or a Job")
+        for wrong in (0, "", False, 7, "x", [None])
+    ),
+    ({"dely": 5}, r"item\(\) got an unexpected keyword argument 'dely'"),
+]
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [
-        {"delay": "5m"},
-        {"delay": timedelta.max},
-        {"priority": 40_000},
-        {"queue": ""},
-        {"max_attempts": 0},
-        {"max_attempts": 2**31},
-    ],
-    ids=str,
+    ("options", "words"), WRONG, ids=lambda value: f"{value:.40}" if isinstance(value, str) else ""
 )
-def test_an_invalid_option_is_an_error_before_anything_is_written(wrong):
-    """The database would refuse the row, which breaks the caller's transaction. Python has no year 10000."""
-    [name] = wrong
-    for call in (anything.enqueue, anything.item):
-        with pytest.raises((TypeError, ValueError), match=rf"^{name}=.* is not "), transaction.atomic():
-            call(**wrong)
+def test_an_invalid_option_is_an_error_before_anything_is_written(options, words):
+    """The database would refuse the row, which breaks the caller's transaction."""
+    for call in (anything.enqueue, anything.item, partial(chains.enqueue, anything)):
+        with pytest.raises((TypeError, ValueError), match=words), transaction.atomic():
+            call(**options)
     assert not Job.objects.exists()
-
-
-def test_error_for_a_timedelta_as_run_at_suggests_delay():
-    with pytest.raises(TypeError, match=r"not timedelta\. Use delay= for a length of time"):
-        anything.enqueue(run_at=timedelta(minutes=5))
 
 
 @pytest.mark.parametrize("job_type", [5, None, {"a": 1}, print], ids=repr)
@@ -136,82 +118,30 @@ def test_job_type_must_be_a_job_type_or_a_name(job_type):
         chains.enqueue(job_type)
 
 
-@pytest.mark.parametrize("call", [anything.enqueue, anything.item, partial(chains.enqueue, anything)])
-def test_error_for_an_unknown_option_names_it(call):
-    with pytest.raises(TypeError, match=r"item\(\) got an unexpected keyword argument 'dely'"):
-        call(1, dely=5)
-
-
-def test_given_id_is_used():
-    id_ = uuid4()
-    chain = anything.enqueue(id=id_)
-    assert chain.id == chain.current_job.id == id_
-
-
-def test_generated_ids_are_ordered_in_time():
-    ids = [anything.enqueue().id for _ in range(20)]
-    assert ids == sorted(ids)
-    assert {id_.version for id_ in ids} == {7}
-
-
-@pytest.mark.parametrize("wrong", [str(UUID(int=7)), "", 0, False, []], ids=repr)
-def test_id_must_be_a_uuid(wrong):
-    """Falsy values are errors too: the caller would not know an id that is generated instead."""
-    with pytest.raises(TypeError, match=r"id must be a uuid\.UUID, not (str|int|bool|list)"):
-        anything.enqueue(id=wrong)
-    assert not Job.objects.exists()
-
-
-@pytest.mark.parametrize("wrong", [0, "", False, b"", 7, "x", [None]], ids=repr)
-def test_blockers_must_be_chains(wrong):
-    """Falsy values are errors too: without its blockers, the job would start too early."""
-    with pytest.raises(TypeError, match=r"blockers expects a uuid\.UUID, a Chain or a Job"):
-        anything.enqueue(blockers=wrong)
-    assert not Job.objects.exists()
-
-
 @pytest.mark.parametrize("nothing", [None, (), [], set()], ids=repr)
 def test_without_blockers_a_job_is_due(nothing):
     assert anything.enqueue(blockers=nothing).status == "pending"
 
 
-def test_existing_id_raises_an_error():
-    id_ = uuid4()
-    anything.enqueue("mine", id=id_)
-    with pytest.raises(DuplicateJobId, match=str(id_)) as caught:
-        anything.enqueue("yours", id=id_)
-    assert caught.value.ids == (id_,)
-    assert Job.objects.get().input == "mine"
+def test_given_ids_are_used_and_others_are_ordered_in_time():
+    given = [uuid4(), uuid4()]
+    chain = anything.enqueue(id=given[0])
+    assert chain.id == chain.current_job.id == given[0]
+    assert [chain.id for chain in chains.enqueue_many([anything.item(id=given[1])])] == given[1:]
+    ids = [anything.enqueue().id for _ in range(20)]
+    assert ids == sorted(ids)
+    assert {id_.version for id_ in ids} == {7}
 
 
-def test_callers_transaction_continues_after_a_duplicate_id():
+def test_existing_id_raises_an_error_and_the_callers_transaction_continues():
     id_ = UUID(int=7)
     with transaction.atomic():
         anything.enqueue("mine", id=id_)
-        with pytest.raises(DuplicateJobId):
+        with pytest.raises(DuplicateJobId, match=str(id_)) as caught:
             anything.enqueue("yours", id=id_)
         anything.enqueue("after")
+    assert caught.value.ids == (id_,)
     assert sorted(job.input for job in Job.objects.all()) == ["after", "mine"]
-
-
-def test_one_duplicate_id_of_many_creates_nothing():
-    id_ = uuid4()
-    anything.enqueue("mine", id=id_)
-    with pytest.raises(DuplicateJobId):
-        chains.enqueue_many([anything.item(1), anything.item(2, id=id_), anything.item(3)])
-    assert Job.objects.get().input == "mine"
-
-
-def test_same_id_twice_in_one_call_creates_nothing():
-    id_ = uuid4()
-    with pytest.raises(DuplicateJobId):
-        chains.enqueue_many([anything.item(1, id=id_), anything.item(2, id=id_)])
-    assert not Job.objects.exists()
-
-
-def test_enqueue_many_keeps_given_ids():
-    ids = [uuid4(), uuid4()]
-    assert [chain.id for chain in chains.enqueue_many([anything.item(id=id_) for id_ in ids])] == ids
 
 
 def test_item_can_be_enqueued_once():
@@ -222,7 +152,7 @@ def test_item_can_be_enqueued_once():
 
 
 #: The calls that take ``using``. None of them may fall back to the default database.
-CALLS: dict[str, Callable[[Any], Any]] = {
+CALLS = {
     "enqueue": lambda using: anything.enqueue(using=using),
     "enqueue_many": lambda using: chains.enqueue_many([anything.item()], using=using),
     "enqueue_many, of none": lambda using: chains.enqueue_many([], using=using),
@@ -247,16 +177,13 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize(
-    ("call", "wrong"),
-    [
-        *((call, wrong) for call in CALLS.values() for wrong in ("", "nowhere")),
-        *((CALLS["enqueue"], wrong) for wrong in (5, 0, ["default"])),
-    ],
+    ("name", "wrong"),
+    [*((name, wrong) for name in CALLS for wrong in ("", "nowhere")), ("enqueue", 0), ("enqueue", ["default"])],
 )
-def test_error_for_an_unknown_database_lists_the_known_ones(call, wrong):
+def test_error_for_an_unknown_database_lists_the_known_ones(name, wrong):
     words = rf"^using={re.escape(repr(wrong))} is not an alias in DATABASES\. Known: default"
     with pytest.raises(ImproperlyConfigured, match=words):
-        call(wrong)
+        CALLS[name](wrong)
 
 
 class TestAnotherDatabase:

@@ -1,9 +1,7 @@
 """``REQUIRE_TRANSACTION`` and ``OTHER_TRANSACTION`` report an enqueue outside of the transaction of its database."""
 
 import warnings
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from contextlib import nullcontext
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -13,14 +11,14 @@ from django.test import TestCase, override_settings
 from django_jobchains import chains, testing
 from django_jobchains.exceptions import TransactionRequired
 from django_jobchains.models import Job
-from django_jobchains.processors import JobType, Processors, Registry, RunningJob
+from django_jobchains.processors import JobType, Processors, Registry
 from django_jobchains.worker import Worker
 from tests.support.attempts import WITHOUT_WAKE_UPS, committed
 from tests.support.jobs import SHIP
 
-ship: JobType[Any, Any] = JobType(SHIP)
+ship = JobType(SHIP)
 REQUIRED = {**WITHOUT_WAKE_UPS, "REQUIRE_TRANSACTION": True}
-ENQUEUES: dict[str, Callable[[], Any]] = {
+ENQUEUES = {
     "enqueue": lambda: ship.enqueue(),
     "enqueue_many": lambda: chains.enqueue_many([ship.item(), ship.item()]),
     "aenqueue": lambda: async_to_sync(ship.aenqueue)(),
@@ -56,12 +54,12 @@ class TestRequired:
         assert Job.objects.exists()
 
     def test_handler_may_enqueue_in_its_phases_and_continue_its_chain(self):
-        errors: list[str] = []
+        errors = []
         processors, registry = Processors(), Registry()
         registry.add(processors)
 
         @processors.register("shop.pack")
-        def pack(job: RunningJob[Any]) -> Any:
+        def pack(job):
             try:
                 ship.enqueue("outside")
             except TransactionRequired as error:
@@ -111,7 +109,7 @@ class TestOtherTransaction:
         ship.enqueue(using=second_alias)
 
 
-def reported(setting: str) -> AbstractContextManager[Any]:
+def reported(setting):
     text = r"enqueued on database 'default', but the open transaction is on 'second'"
     if setting == "warn":
         return pytest.warns(RuntimeWarning, match=text)

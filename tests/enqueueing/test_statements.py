@@ -1,6 +1,5 @@
 """Enqueueing takes one statement, however many chains there are."""
 
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -13,44 +12,25 @@ from django_jobchains.processors import JobType
 
 pytestmark = pytest.mark.django_db
 
-charge: JobType[Any, Any] = JobType("shop.charge")
-mail: JobType[Any, Any] = JobType("shop.mail")
+charge, mail = JobType("shop.charge"), JobType("shop.mail")
+
+#: A call, and the beginnings of its statements.
+CALLS = {
+    "without options": (lambda: charge.enqueue(1), ["INSERT"]),
+    "with options": (lambda: charge.enqueue(2, delay=5, priority=1, queue="mail", max_attempts=2), ["INSERT"]),
+    "many": (lambda: chains.enqueue_many([charge.item(number) for number in range(100)]), ["INSERT"]),
+    "none": (lambda: chains.enqueue_many([]), []),
+    "with an id": (lambda: charge.enqueue(1, id=uuid4()), ["SAVEPOINT", "INSERT", "RELEASE"]),
+}
 
 
-def test_chain_takes_one_insert():
+@pytest.mark.parametrize("name", CALLS)
+def test_enqueueing_takes_one_statement(name):
+    call, statements = CALLS[name]
     charge.enqueue(0)
     with CaptureQueriesContext(connection) as queries:
-        charge.enqueue(1)
-        charge.enqueue(2, delay=5, priority=1, queue="mail", max_attempts=2)
-    assert [query["sql"].split()[:2] for query in queries] == [["INSERT", "INTO"]] * 2
-
-
-@pytest.mark.parametrize("count", [1, 10, 3_000])
-def test_many_chains_take_one_insert(count):
-    with CaptureQueriesContext(connection) as queries:
-        created = chains.enqueue_many([charge.item(number) for number in range(count)])
-    assert len(queries) == 1
-    assert len(created) == Job.objects.count() == count
-
-
-@pytest.mark.slow
-def test_more_than_ten_thousand_chains_take_a_few_statements():
-    with CaptureQueriesContext(connection) as queries:
-        chains.enqueue_many([charge.item(number) for number in range(25_000)])
-    assert len(queries) <= 5
-    assert Job.objects.count() == 25_000
-
-
-def test_empty_list_takes_no_statement():
-    with CaptureQueriesContext(connection) as queries:
-        assert chains.enqueue_many([]) == []
-    assert len(queries) == 0
-
-
-def test_given_id_takes_a_savepoint_and_no_query():
-    with CaptureQueriesContext(connection) as queries:
-        charge.enqueue(1, id=uuid4())
-    assert [query["sql"].split()[0] for query in queries] == ["SAVEPOINT", "INSERT", "RELEASE"]
+        call()
+    assert [query["sql"].split()[0] for query in queries] == statements
 
 
 def test_chains_are_returned_in_order():
