@@ -10,11 +10,11 @@ from django_jobchains.processors import Registry, get_registry
 HERE = "tests.processors.apps"
 
 
-def installed(*names: str) -> override_settings:
+def installed(*names):
     return override_settings(INSTALLED_APPS=[*settings.INSTALLED_APPS, *(f"{HERE}.{name}" for name in names)])
 
 
-def names(registry: Registry) -> list[str]:
+def names(registry):
     return [name for name in sorted(registry.job_types()) if name.startswith(("plain.", "listed."))]
 
 

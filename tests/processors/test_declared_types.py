@@ -7,8 +7,7 @@ import pytest
 
 from django_jobchains import chains
 from django_jobchains.exceptions import DuplicateJobType, InvalidInput, NotAnEntryType, RegistryError
-from django_jobchains.processors import JobType, Processors, Registry, RunningJob
-from django_jobchains.worker import Worker
+from django_jobchains.processors import JobType, Processors, RunningJob
 from tests.support.attempts import committed
 
 
@@ -27,50 +26,25 @@ def approval():
     return JobType("shop.approval", input=Request, output=Decision)
 
 
-@pytest.mark.django_db
-def test_jobs_of_a_type_without_a_processor_can_be_enqueued(approval):
-    chain = approval.enqueue(Request(5))
-    assert (chain.status, chain.input) == ("pending", {"amount": 5})
-
-
 @committed
-def test_a_processor_can_be_attached_later(approval):
-    processors = Processors()
+def test_a_processor_can_be_attached_later(approval, work):
+    others, processors = Processors(), Processors()
+    others.register("other")(lambda job: None)
+    chain = approval.enqueue(Request(5))
+    assert chain.input == {"amount": 5}
+    work(others)
+    assert (chain.refresh().status, chain.current_job.attempt) == ("pending", 0)
 
     @processors.register(approval)
-    def decide(job: RunningJob[Request]) -> Decision:
+    def decide(job: RunningJob[Any]) -> Any:
         return Decision(is_approved=job.input.amount < 10)
 
     assert decide is approval
-    registry = Registry()
-    registry.add(approval)
-    registry.add(processors)
-    chain = approval.enqueue(Request(5))
-    Worker(slots=1, registry=registry).run_until_idle()
+    work(processors)
     assert chain.refresh().output == Decision(is_approved=True)
     assert chain.stored_output == {"is_approved": True}
-
-
-@committed
-def test_a_worker_skips_jobs_of_a_type_without_a_processor(approval):
-    processors = Processors()
-    processors.register("other")(lambda job: None)
-    registry = Registry()
-    registry.add(approval)
-    registry.add(processors)
-    chain = approval.enqueue(Request(5))
-    Worker(slots=1, registry=registry).run_until_idle()
-    assert (chain.refresh().status, chain.current_job.attempt) == ("pending", 0)
-
-
-def test_the_input_type_is_that_of_the_declaration(approval):
-    processors = Processors()
-
-    @processors.register(approval)
-    def decide(job: RunningJob[Any]) -> Any: ...
-
     with pytest.raises(InvalidInput):
-        decide.item("x")
+        decide.item("x")  # the annotation does not replace the declared type
 
 
 def test_a_declared_type_has_only_one_processor(approval):
@@ -91,15 +65,9 @@ def test_options_of_the_declaration_cannot_be_repeated(approval, options):
 
 
 @pytest.mark.django_db
-def test_a_type_without_entry_cannot_be_enqueued():
-    inner = JobType("shop.inner", entry=False)
+@pytest.mark.parametrize("declare", [JobType, lambda *args, **options: Processors().register(*args, **options)(print)])
+def test_a_type_without_entry_cannot_be_enqueued(declare):
+    inner = declare("shop.inner", entry=False)
     for enqueue in (inner.enqueue, inner.item, lambda: chains.enqueue(inner)):
         with pytest.raises(NotAnEntryType, match=r"'shop\.inner' is declared with entry=False"):
             enqueue()
-
-
-@pytest.mark.django_db
-def test_entry_can_be_set_at_registration():
-    inner = Processors().register("shop.inner", entry=False)(lambda job: None)
-    with pytest.raises(NotAnEntryType):
-        inner.enqueue()
