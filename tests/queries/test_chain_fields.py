@@ -6,7 +6,7 @@ import pytest
 
 from django_jobchains import chains
 from django_jobchains.models import Chain, Job
-from tests.support.chain_shapes import SHAPES, completed_in_three_steps, later, row, steps
+from tests.support.chain_shapes import SHAPES, later, row, steps
 
 pytestmark = pytest.mark.django_db
 
@@ -44,29 +44,6 @@ def test_the_view_contains_every_chain_once_and_nothing_else():
     made = [make().id for make in SHAPES.values()]
     blocker = Job.objects.get(type_name="shop.mail", chain_index=0).id
     assert sorted(Chain.objects.values_list("pk", flat=True)) == sorted([*made, blocker])
-
-
-def test_each_chain_of_a_query_has_its_own_last_job():
-    ids = [steps(count, status="running", input=count) for count in (1, 2, 3, 4, 5)]
-    found = Chain.objects.in_bulk(ids)
-    assert [found[id_].current_job.input for id_ in ids] == [1, 2, 3, 4, 5]
-    assert [found[id_].current_job.chain_index for id_ in ids] == [0, 1, 2, 3, 4]
-
-
-def test_the_id_of_a_later_job_finds_its_chain():
-    chain = completed_in_three_steps()
-    assert [chains.get(job.id) for job in chain.jobs[1:]] == [chain, chain]
-
-
-def test_the_deduplication_key_is_a_field():
-    key = chains.Deduplicate("order-1")
-    chain = chains.enqueue("shop.pack", deduplicate=key)
-    with chains.current_job(chain.id) as current:
-        current.continue_with("shop.ship")
-    assert chains.get(chain.id).deduplication_key == "order-1"
-    again = chains.enqueue("shop.pack", deduplicate=key)
-    assert (again, again.deduplicated) == (chain, True)
-    assert (again.status, again.current_job.type_name) == ("pending", "shop.ship")
 
 
 def test_times_keep_their_microseconds():

@@ -6,9 +6,8 @@ from uuid import uuid4
 import pytest
 from django.apps import apps
 from django.core.management import call_command
-from django.db import DatabaseError, connection, connections, migrations, transaction
+from django.db import DatabaseError, connection, connections, transaction
 from django.db.migrations.executor import MigrationExecutor
-from django.db.migrations.loader import MigrationLoader
 from django.db.models.signals import post_migrate
 
 from django_jobchains.declare.checks import check_chain_view
@@ -48,33 +47,15 @@ def test_its_columns_are_those_of_the_model():
 
 
 @pytest.mark.usefixtures("_without_view")
-def test_it_is_created_if_it_is_missing():
+def test_the_signal_of_this_app_creates_it():
     chain = completed_in_three_steps()
-    chain_view.create_if_missing(using="default")
-    assert exists()
-    assert Chain.objects.get(pk=chain.id).output == ["sent"]
-
-
-@pytest.mark.usefixtures("_without_view")
-def test_the_signal_creates_it():
-    config = apps.get_app_config("django_jobchains")
-    post_migrate.send(config, app_config=config, using="default", verbosity=0, interactive=False)
-    assert exists()
-
-
-@pytest.mark.usefixtures("_without_view")
-def test_signals_of_other_apps_do_not_create_it():
     config = apps.get_app_config("auth")
     post_migrate.send(config, app_config=config, using="default", verbosity=0, interactive=False)
     assert not exists()
-
-
-def test_it_is_not_created_without_the_job_table(monkeypatch):
-    run(chain_view.DROP)
-    monkeypatch.setattr(connection.introspection, "get_table_list", lambda cursor: [])
-    chain_view.create_if_missing(using="default")
-    monkeypatch.undo()
-    assert not exists()
+    config = apps.get_app_config("django_jobchains")
+    post_migrate.send(config, app_config=config, using="default", verbosity=0, interactive=False)
+    assert exists()
+    assert Chain.objects.get(pk=chain.id).output == ["sent"]
 
 
 def test_it_is_created_for_tables_without_migrations(second_alias, settings):
@@ -90,29 +71,6 @@ def test_it_is_created_for_tables_without_migrations(second_alias, settings):
     call_command("migrate", database=second_alias, run_syncdb=True, verbosity=0)
     chain = completed_in_three_steps(using=second_alias)
     assert Chain.objects.using(second_alias).get(pk=chain.id).output == ["sent"]
-
-
-def view_operation():
-    """Return the operation of the migrations that creates the view, and the state before it."""
-    loader = MigrationLoader(connection)
-    own = sorted(key for key in loader.disk_migrations if key[0] == "django_jobchains")
-    [found] = [
-        (operation, loader.project_state(key, at_end=False))
-        for key in own
-        for operation in loader.disk_migrations[key].operations
-        if isinstance(operation, migrations.RunSQL) and chain_view.NAME in str(operation.sql)
-    ]
-    return found
-
-
-def test_its_operation_can_be_reversed_and_repeated():
-    operation, state = view_operation()
-    editor = connection.SchemaEditorClass(connection, atomic=False)  # SQLite's cannot be entered in a transaction
-    for _ in range(2):
-        operation.database_backwards("django_jobchains", editor, state, state)
-        assert not exists()
-        operation.database_forwards("django_jobchains", editor, state, state)
-        assert exists()
 
 
 @pytest.mark.slow
@@ -173,16 +131,6 @@ def test_row_level_security_of_the_table_applies_to_the_view(restricted_role):
 
 @pytest.mark.postgresql
 @pytest.mark.usefixtures("restricted_role")
-def test_after_an_upgrade_of_the_server_a_check_warns_and_migrate_secures_the_view():
-    run(chain_view.DROP)
-    run(chain_view.CREATE)
-    assert warnings() == ["jobchains.W005"]
-    chain_view.create_if_missing(using="default")
-    assert warnings() == ([] if connection.pg_version >= 150_000 else ["jobchains.W005"])
-
-
-@pytest.mark.postgresql
-@pytest.mark.usefixtures("restricted_role")
 def test_the_migration_secures_the_view_even_if_the_signal_is_not_sent():
     """A migration of another app that fails ends ``migrate`` before the signal."""
     executor = MigrationExecutor(connection)
@@ -195,22 +143,18 @@ def test_the_migration_secures_the_view_even_if_the_signal_is_not_sent():
 
 
 @pytest.mark.postgresql
-@pytest.mark.parametrize("version", [140_000, 150_000])
-@pytest.mark.usefixtures("restricted_role")
-def test_the_warning_names_the_remedy(monkeypatch, version):
-    run(chain_view.DROP)
-    run(chain_view.CREATE)
-    monkeypatch.setattr(connection, "pg_version", version)
-    (message,) = check_chain_view(databases=["default"])
-    assert "django_jobchains_chain shows all of its chains" in message.msg
-    assert ("PostgreSQL 15" in str(message.hint)) == (version < 150_000)
-    assert "Run manage.py migrate." in str(message.hint)
-
-
-@pytest.mark.postgresql
-def test_without_row_level_security_there_is_no_warning():
-    run(chain_view.DROP)
-    run(chain_view.CREATE)
-    assert warnings() == []
+def test_a_check_warns_of_a_view_that_shows_all_rows_and_migrate_secures_it(monkeypatch, request):
     run(chain_view.DROP)
     assert warnings() == []
+    run(chain_view.CREATE)
+    assert warnings() == []  # The table has no row-level security.
+    request.getfixturevalue("restricted_role")
+    for version in (140_000, 150_000):
+        with monkeypatch.context() as patch:
+            patch.setattr(connection, "pg_version", version)
+            (message,) = check_chain_view(databases=["default"])
+        assert "django_jobchains_chain shows all of its chains" in message.msg
+        assert ("PostgreSQL 15" in str(message.hint)) == (version < 150_000)
+        assert "Run manage.py migrate." in str(message.hint)
+    chain_view.create_if_missing(using="default")
+    assert warnings() == ([] if connection.pg_version >= 150_000 else ["jobchains.W005"])
