@@ -51,7 +51,6 @@ SQL = (
     "tests/store/contract",
     "tests/store/test_flat.py",
     "tests/store/test_query_plans.py",
-    "tests/store/test_query_plans_of_small_tables.py",
     "tests/admin/plans/test_plans.py",
     "tests/deduplication/test_history.py",
     "tests/queries/test_plans.py",

@@ -4,11 +4,15 @@ from datetime import timedelta
 
 import pytest
 from django.db import connection
+from django.db.models import F
 
 from django_jobchains import chains
 from django_jobchains.chains import Deduplicate
+from django_jobchains.models import Job
 from tests.deduplication.keyed_chains import KEY, SCOPES, ship, start
 from tests.queries.reading import reading_of
+from tests.store.backlog import add, analyze, empty
+from tests.support.jobs import SHIP
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("_history")]
 
@@ -18,35 +22,18 @@ MAX_ROWS = 20
 #: Thousands of steps of SQLite's virtual machine, for the same.
 MAX_THOUSAND_STEPS = 2
 
-INSERT = {
-    "postgresql": "clock_timestamp() - interval '1 day' + n * interval '1 ms', clock_timestamp() "
-    "FROM (SELECT n, gen_random_uuid() AS id FROM generate_series(1, %(count)s) AS n) AS d",
-    "sqlite": "strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now', '-1 day', (n / 1000.0) || ' seconds'), "
-    "strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now') "
-    "FROM (WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < %(count)s) "
-    "SELECT n, printf('%%032x', n) AS id FROM c) AS d",
-}
-EMPTY = {"postgresql": "TRUNCATE django_jobchains_job CASCADE", "sqlite": "DELETE FROM django_jobchains_job"}
-
 
 @pytest.fixture(scope="module")
 def _history(django_db_setup, django_db_blocker):
     """Create completed chains with the key, and as many chains with other keys, half of which are pending."""
-    with django_db_blocker.unblock():
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "INSERT INTO django_jobchains_job (id, chain_id, chain_index, chain_type_name, type_name, queue, "
-                "priority, attempt, lease_number, crashes, input, output, status, deduplication_key, created_at, "
-                "run_at) "
-                "SELECT d.id, d.id, 0, %(type)s, %(type)s, 'default', 0, 1, 1, 0, '{}', 'null', "
-                "CASE WHEN n %% 4 = 0 THEN 'pending' ELSE 'completed' END, "
-                f"CASE WHEN n %% 2 = 1 THEN %(key)s ELSE 'other ' || n END, {INSERT[connection.vendor]}",
-                {"type": ship.name, "key": KEY, "count": HISTORY * 2},
-            )
-            cursor.execute("ANALYZE django_jobchains_job")
+    with django_db_blocker.unblock(), connection.cursor() as cursor:
+        add(cursor, HISTORY, SHIP, "completed", 0, "-1 day")
+        Job.objects.update(deduplication_key=KEY, created_at=F("run_at"))
+        add(cursor, HISTORY // 2, SHIP, "completed", 0, "-1 day")
+        add(cursor, HISTORY // 2, SHIP, "pending", 0, "-1 day")
+        analyze(cursor)
         yield
-        with connection.cursor() as cursor:
-            cursor.execute(EMPTY[connection.vendor])
+        empty(cursor)
 
 
 #: Calls that query the key, and whether they find one of the completed chains.
@@ -83,7 +70,7 @@ def test_query_reads_few_rows_by_the_index_of_keys(query, is_open, mode):
 @modes
 @pytest.mark.parametrize("scope", INDEXES)
 def test_many_keys_are_found_by_index(scope, mode):
-    deduplicates = (Deduplicate(f"other {n}", scope, **SCOPES[scope]) for n in range(1_000))
+    deduplicates = (Deduplicate(f"key {n}", scope, **SCOPES[scope]) for n in range(1_000))
     items = [ship.item(deduplicate=deduplicate) for deduplicate in deduplicates]
     assert_reads_little(lambda: chains.enqueue_many(items), scope, mode, len(items))
 

@@ -32,7 +32,7 @@ def _history(django_db_setup, django_db_blocker):
         add(cursor, HISTORY, "shop.unserved", "pending", 0, "-1 hour")
         add_links(cursor, "shop.unserved", "shop.unserved", is_open=False)
         jobs = Job.objects.with_status("completed")
-        jobs.update(finished_at=F("created_at"), chain_id=F("id"))
+        jobs.update(finished_at=F("created_at"))
         jobs.filter(deduplication_key__regex="[02468]$").update(deduplicates_until=F("created_at"))
         analyze(cursor)
         yield

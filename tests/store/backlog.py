@@ -41,17 +41,7 @@ def committed_rows(blocker, fill):
             cursor.execute(f"TRUNCATE {Job._meta.db_table} CASCADE")
 
 
-def add(
-    cursor,
-    count,
-    type_name,
-    status,
-    priority,
-    due,
-    *,
-    types=1,
-    queues=1,
-):
+def add(cursor, count, type_name, status, priority, due, *, types=1, queues=1):
     """Insert jobs. With ``types`` or ``queues`` above 1, a number is appended to the names of types or queues."""
     numbered_type = "%(type)s" if types == 1 else f"%(type)s || n %% {types}"
     queue = "'default'" if queues == 1 else f"'queue_' || n %% {queues}"
@@ -83,8 +73,8 @@ _EXPRESSIONS = {
         f"strftime({_FORMAT}, 'now', '1 hour')",
         "'1'",
         (
-            "WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < %(count)s) "
-            "SELECT n, lower(hex(randomblob(16))) AS id FROM numbers"
+            "WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < %(count)s)"
+            ", ids AS MATERIALIZED (SELECT n, lower(hex(randomblob(16))) AS id FROM numbers) SELECT n, id FROM ids"
         ),
     ),
 }

@@ -19,8 +19,8 @@ pytestmark = [pytest.mark.django_db, pytest.mark.postgresql]
 
 
 @pytest.fixture(scope="module")
-def _backlog(django_db_setup, django_db_blocker):
-    with committed_rows(django_db_blocker, _fill):
+def _backlog(request, django_db_setup, django_db_blocker):
+    with committed_rows(django_db_blocker, getattr(request, "param", _fill)):
         yield
 
 
@@ -40,14 +40,19 @@ def _fill(cursor):
     add_failed_attempts(cursor)
 
 
+def _fill_small(cursor):
+    """Create some thousand rows. PostgreSQL tends to read such tables sequentially if a statement has many ids."""
+    add(cursor, 3_000, SHIP, "completed", 0, "-1 hour")
+    add(cursor, 1_000, "shop.unserved", "pending", 0, "-1 hour")
+    add(cursor, 1_000, "shop.blocked", "blocked", 0, "-1 hour")
+    add_links(cursor, "shop.blocked", "shop.unserved", is_open=True)
+    add_links(cursor, "shop.blocked", SHIP, is_open=False)
+    add_failed_attempts(cursor)
+
+
 @pytest.fixture(params=["auto", "force_generic_plan"])
-def mode(request):
-    return str(request.param)
-
-
-@pytest.fixture
-def store(_backlog, mode):
-    use_plans(mode)
+def store(_backlog, request):
+    use_plans(request.param)
     return get_store()
 
 
@@ -156,3 +161,11 @@ def test_calls_about_chains_find_their_rows_by_index(store, name, count):
     prepare, call = CALLS[name]
     ids = prepare(store, count)
     assert_reads_little(plan_of(lambda: call(store, ids)), count * 3)
+
+
+@pytest.mark.parametrize("_backlog", [_fill_small], indirect=True, ids=["small tables"])
+@pytest.mark.parametrize("name", {**ENDS, **CALLS})
+def test_calls_use_indexes_of_small_tables(store, name):
+    prepare, call = CALLS.get(name) or (running, ENDS[name])
+    prepared = prepare(store, 10)
+    assert_reads_little(plan_of(lambda: call(store, prepared)), 30 if name in CALLS else 10)

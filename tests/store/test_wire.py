@@ -1,4 +1,4 @@
-"""On PostgreSQL, statements that the driver prepares and statements on Django's cursor have the same results."""
+"""Statements have the same results whether the store or the driver prepares them, or Django's cursor sends them."""
 
 import os
 import signal
@@ -7,13 +7,15 @@ from contextlib import nullcontext
 from threading import Thread
 
 import pytest
-from django.db import DatabaseError, IntegrityError, connection, transaction
-from django.db.transaction import TransactionManagementError
+from django.db import DatabaseError, IntegrityError, OperationalError, connection, transaction
+from django.test.utils import CaptureQueriesContext
+from psycopg import IsolationLevel
 from psycopg.pq import TransactionStatus
 
 from django_jobchains.declare.policies import Backoff
 from django_jobchains.exceptions import DuplicateJobId
 from django_jobchains.models import FailedAttempt, Job
+from django_jobchains.store.postgresql import wire
 from django_jobchains.testing.contracts.concurrency import DEADLINE_SECONDS
 from tests.support.connections import committing, holding
 from tests.support.jobs import (
@@ -34,15 +36,12 @@ from tests.support.jobs import (
 pytestmark = [committing, pytest.mark.postgresql]
 
 
-def wrapped():
-    return connection.execute_wrapper(lambda execute, *args: execute(*args))
-
-
 @pytest.fixture(params=["driver", "django", "pooled"])
 def _cursor(request):
     """The cursor that the store uses. Behind a transaction pooler nothing is prepared either."""
     connection.settings_dict["DISABLE_SERVER_SIDE_CURSORS"] = request.param == "pooled"
-    with wrapped() if request.param == "django" else nullcontext():
+    watched = connection.execute_wrapper(lambda execute, *args: execute(*args))
+    with watched if request.param == "django" else nullcontext():
         yield
     connection.settings_dict["DISABLE_SERVER_SIDE_CURSORS"] = False
 
@@ -70,37 +69,12 @@ def test_jobs_can_be_created_claimed_and_ended(store):
 
 
 @with_every_cursor
-def test_statements_can_be_repeated(store):
-    for _ in range(12):  # PostgreSQL uses a generic plan from the sixth time on
-        [job] = running(store)
-        assert store.attempts.finish([finished(job)]) == {job.key}
-    assert claim(store) == []
-
-
-@with_every_cursor
 def test_errors_are_database_errors_of_django_and_leave_the_connection_usable(store):
     [job_id] = create(store)
     with pytest.raises(DuplicateJobId) as caught:
         store.jobs.create([new_job(id=job_id)])
     assert isinstance(caught.value.__cause__, DatabaseError)
     assert len(claim(store)) == 1
-
-
-@with_every_cursor
-def test_broken_transaction_is_reported(store):
-    with transaction.atomic():
-        transaction.set_rollback(True)
-        with pytest.raises(TransactionManagementError):
-            create(store)
-
-
-@with_every_cursor
-def test_rollback_discards_the_writes(store):
-    [job] = running(store)
-    with transaction.atomic():
-        store.attempts.finish([finished(job)])
-        transaction.set_rollback(True)
-    assert stored(job).status == "running"
 
 
 @with_every_cursor
@@ -193,20 +167,114 @@ def test_prepare_threshold_of_the_connection_is_not_changed(store):
     assert connection.connection.prepare_threshold == threshold
 
 
-@pytest.mark.parametrize("call", ["wrapped", "logged"])
-def test_execute_wrapper_is_called_for_statements_of_the_store(store, call, settings):
-    seen = []
+# A lock that is sent together with BEGIN makes no visible difference
 
-    def watch(execute, sql, *args):
-        seen.append(sql)
-        return execute(sql, *args)
 
-    if call == "wrapped":
-        with connection.execute_wrapper(watch):
-            create(store)
-    else:
-        settings.DEBUG = True
-        connection.queries_log.clear()
-        create(store)
-        seen += [query["sql"] for query in connection.queries]
-    assert any("INSERT" in sql and Job._meta.db_table in sql for sql in seen)
+@pytest.fixture
+def raw(store):
+    connection.ensure_connection()
+    connection.connection.commit()
+    return connection.connection
+
+
+def test_lock_outside_of_a_transaction_begins_none(store, raw):
+    job = running_job(store)
+    assert store.attempts.lock(job.id) == ("running", job.lease_number)
+    assert raw.info.transaction_status is TransactionStatus.IDLE
+
+
+def test_atomic_object_that_is_used_twice_opens_two_transactions(store):
+    """A decorator is used repeatedly. The second use must not assume the transaction of the first."""
+    job = running_job(store)
+    connection.close()
+    atomic = transaction.atomic()
+    with atomic:
+        store.attempts.lock(job.id)
+    with pytest.raises(ZeroDivisionError), atomic:
+        assert store.attempts.finish([finished(job)]) == {job.key}
+        raise ZeroDivisionError
+    assert stored(job).status == "running"
+
+
+def test_savepoints_and_hooks_work_as_in_django(store):
+    job, other = running(store, 2)
+    statuses = []
+    with transaction.atomic():
+        store.attempts.lock(job.id)
+        transaction.on_commit(lambda: statuses.append(stored(job).status))
+        with pytest.raises(ZeroDivisionError), transaction.atomic():
+            store.attempts.finish([finished(other)])
+            raise ZeroDivisionError
+        store.attempts.finish([finished(job)], is_locked=True)
+        assert not statuses
+    assert statuses == ["completed"]
+    assert stored(other).status == "running"
+
+
+@pytest.mark.parametrize("level", [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE])
+def test_isolation_level_of_the_project_is_kept(store, raw, level):
+    job = running_job(store)
+    raw.isolation_level = level
+    try:
+        with transaction.atomic():
+            store.attempts.lock(job.id)
+            with connection.cursor() as cursor:
+                cursor.execute("SHOW transaction_isolation")
+                assert cursor.fetchone() == (level.name.lower().replace("_", " "),)
+    finally:
+        raw.isolation_level = None
+
+
+@pytest.mark.parametrize("how", ["wrapped", "logged", "pooled"])
+def test_every_statement_can_be_watched_and_is_not_prepared_behind_a_pooler(store, monkeypatch, settings, how):
+    job = running_job(store)
+    connection.close()
+    monkeypatch.setitem(connection.settings_dict, "DISABLE_SERVER_SIDE_CURSORS", how == "pooled")
+    settings.DEBUG = how == "logged"
+    connection.queries_log.clear()
+    with CaptureQueriesContext(connection) if how == "wrapped" else nullcontext(), transaction.atomic():
+        store.attempts.lock(job.id)
+        store.attempts.finish([finished(job)], is_locked=True)
+    seen = [query["sql"].split()[0] for query in connection.queries_log if "jobchains" in query["sql"]]
+    assert seen == ([] if how == "pooled" else ["SELECT", "UPDATE"])
+    assert how != "pooled" or not prepared()
+
+
+def test_if_the_driver_prepares_statements_it_also_prepares_those_of_the_store(store):
+    """The driver may deallocate all prepared statements."""
+    with transaction.atomic():
+        job = running_job(store)
+    with transaction.atomic():
+        store.attempts.lock(job.id)
+        store.attempts.finish([finished(job)], is_locked=True)
+    assert prepared()
+    assert not any(name.startswith("jobchains") for name in prepared())
+
+
+def test_lock_that_times_out_leaves_no_transaction_open(store, raw):
+    job = running_job(store)
+    holder = holding(lambda store: store.attempts.lock(job.id))
+    raw.execute("SET lock_timeout = '20ms'")
+    with pytest.raises(OperationalError, match="lock timeout"), transaction.atomic():
+        store.attempts.lock(job.id)
+    assert raw.info.transaction_status is TransactionStatus.IDLE
+    raw.execute("RESET lock_timeout")
+    holder.go_on()
+    holder.result()
+    with transaction.atomic():
+        store.attempts.lock(job.id)
+        assert store.attempts.finish([finished(job)], is_locked=True) == {job.key}
+    assert stored(job).status == "completed"
+
+
+def test_number_of_prepared_statements_is_limited(store, monkeypatch):
+    """Slow statements are prepared again under new names."""
+    jobs = running(store, 25)
+    connection.close()
+    monkeypatch.setattr(wire, "MAX_PREPARED", 20)
+    for number, job in enumerate(jobs):
+        monkeypatch.setattr(store.db, "_plan_generation", number)
+        with transaction.atomic():
+            store.attempts.lock(job.id)
+            store.attempts.finish([finished(job)], is_locked=True)
+    assert 0 < len([name for name in prepared() if name.startswith("jobchains")]) <= 20
