@@ -52,7 +52,7 @@ def _on_sqlite(call):
     with CaptureQueriesContext(connection) as queries, _counted() as steps:
         call()
     plan = [line for query in queries for line in _plan(query["sql"])]
-    tables = (*TABLES, "root", "last", "step", "job", "first")
+    tables = (*TABLES, "root", "last", "step")
     scans = [line for line in plan if line.startswith("SCAN") and line.split()[1] in tables and "INDEX" not in line]
     return Reading(scans=scans, steps=len(steps), plan=plan)
 
