@@ -98,6 +98,7 @@ def test_the_command_gives_up_too(migrate):
     assert ("django_jobchains", "0002_postgresql") not in MigrationRecorder(connection).applied_migrations()
     migrate()
     assert ("django_jobchains", "0002_postgresql") in MigrationRecorder(connection).applied_migrations()
+    assert execute("SHOW lock_timeout") == ("0",)
 
 
 def test_lock_timeout_of_the_connection_is_kept(monkeypatch):
@@ -108,18 +109,3 @@ def test_lock_timeout_of_the_connection_is_kept(monkeypatch):
             run(COLUMN)
     finally:
         connection.close()
-
-
-def test_lock_timeout_ends_with_the_migration(migrate):
-    migrate("0001")
-    migrate()
-    assert execute("SHOW lock_timeout") == ("0",)
-
-
-def test_other_errors_are_not_replaced():
-    execute("CREATE TABLE django_jobchains_later ()")
-    try:
-        with pytest.raises(Exception, match="already exists"):
-            run(TABLE)
-    finally:
-        execute("DROP TABLE django_jobchains_later")

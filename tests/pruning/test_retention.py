@@ -161,18 +161,7 @@ class TestRounds:
         monkeypatch.setattr(type(store.retention), "find_ended", slow)
         run_round(pruner)
         assert pruner._full_at == monotonic.now + 2 / pruner_module.FULL_ROUNDS_SHARE * 10
-
-    def test_pruner_rests_in_proportion_to_the_step(self, store, monotonic, monkeypatch):
-        time_ago = type(store.stats).time_ago
-
-        def slow(*args):
-            monotonic.now += 4
-            return time_ago(*args)
-
-        monkeypatch.setattr(type(store.stats), "time_ago", slow)
-        pruner = make_pruner(store, clock=monotonic)
-        assert pruner.step()
-        assert pruner.rest_seconds == 4 * pruner_module.REST_SHARE
+        assert pruner.rest_seconds == pruner_module.REST_SHARE
 
     def test_round_without_due_chains_needs_two_statements(self, store, monotonic):
         pruner = make_pruner(store, clock=monotonic)
