@@ -253,15 +253,10 @@ def test_an_index_covers_the_records_that_are_dequeued(processors, fields, condi
 
 @isolate_apps("tests.records")
 def test_columns_in_the_table_of_a_parent_are_refused(processors):
-    class Parent(JobRecord):
-        class Meta(JobRecord.Meta):
-            app_label = "records"
-
-    class Child(Parent):
-        class Meta:
-            app_label = "records"
-
-    processors.records(Child)(nothing)
+    meta = type("Meta", (JobRecord.Meta,), {"app_label": "records"})
+    parent = type("Parent", (JobRecord,), {"Meta": meta, "__module__": __name__})
+    child = type("Child", (parent,), {"Meta": type("Meta", (), {"app_label": "records"}), "__module__": __name__})
+    processors.records(child)(nothing)
     assert {problem.id for problem in check_records()} == {"jobchains.E013"}
 
 

@@ -223,6 +223,12 @@ def release_when(condition, hooked):
     threading.Thread(target=lambda: (until(condition), hooked.released.set()), daemon=True).start()
 
 
+def test_a_worker_is_not_idle_while_a_hook_decides(hooked, handled):
+    hooked.does["pre_dequeue"] = hooked.blocks
+    release_when(hooked.entered.is_set, hooked)
+    assert handled().state == "completed"
+
+
 def test_post_handle_follows_each_pre_handle_of_a_worker_that_stops(hooked, start_worker):
     hooked.does["handle"] = hooked.blocks
     Upload.objects.bulk_create([Upload() for _ in range(3)])

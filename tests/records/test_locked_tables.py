@@ -140,14 +140,13 @@ def test_a_child_process_that_cannot_read_its_record_hands_it_back(kind):
     assert (ended.end and ended.end.kind) == "handed_back"
 
 
-@both_locks
-def test_stalled_records_of_other_models_are_reset(processors, start_worker, settings, mode):
-    settings.JOBCHAINS = {"REAP_SECONDS": 0.05}
+@pytest.mark.usefixtures("quick_resets")
+def test_stalled_records_of_other_models_are_reset(processors, start_worker):
     for model in (Upload, Export):
         processors.records(model, stalled_after=1)(lambda record, run: None)
         model.objects.create(state="processing", last_heartbeat_at=timezone.now() - HOUR, lease_number=1)
         model.objects.create(cancel=True)
-    locker = lock(mode)
+    locker = lock("SHARE")
     start_worker(types=["records.export"])
     until(lambda: Export.objects.filter(num_resets__gt=0).exists() and in_state(Export, "cancelled"))
     locker.result()

@@ -41,14 +41,6 @@ def test_a_record_is_handled_as_the_queryset_has_it(register, make_worker):
     assert {state_of(each) for each in made} == {"completed"}
 
 
-def test_the_oldest_come_first(register, make_worker):
-    seen = []
-    register(lambda record, run: seen.append(record.pk))
-    made = [Upload.objects.create().pk for _ in range(30)]
-    make_worker(slots=1).run_until_idle(timeout=20)
-    assert seen == made
-
-
 def wrapped(cause):
     error = ValueError("wrapped")
     error.__cause__ = cause
@@ -266,10 +258,15 @@ def test_logs_are_stored_without_blocking_the_loop(handled):
     assert [(entry["key"], entry["out"]) for entry in upload.execution_logs][-2:] == [("write", ""), ("last", "")]
 
 
-def test_the_async_methods_are_refused_in_plain_handlers(handled):
-    def handle(record, run):
-        run.aadd_log("convert", "").send(None)
-
-    upload = handled(handle)
-    assert upload.state == "errored"
-    assert "leave out the first 'a'" in (upload.failure_message or "")
+@pytest.mark.parametrize(
+    ("break_rule", "message"),
+    [
+        (lambda run: transaction.atomic().__enter__(), "TransactionLeftOpen"),
+        (lambda run: (run.complete().__enter__(), run.complete().__enter__()), "complete() can be used once"),
+        (lambda run: run.aadd_log("convert", "").send(None), "leave out the first 'a'"),
+    ],
+    ids=["open", "twice", "async"],
+)
+def test_a_broken_rule_is_the_attempts_error(handled, break_rule, message):
+    upload = handled(lambda record, run: break_rule(run))
+    assert (upload.state, message in upload.failure_message) == ("errored", True)

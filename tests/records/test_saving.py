@@ -114,32 +114,25 @@ def test_a_deleted_record_is_not_created_again(handled):
     assert not Upload.objects.exists()
 
 
-def test_async_handlers_save_and_other_instances_save_all_columns(handled):
-    async def handle(record, run):
-        other = await Upload.objects.aget()
-        other.process_after = TOMORROW
-        await other.asave()
-        record.size = record.num_failures + record.lease_number
-        await record.asave()
-
-    upload = handled(handle)
-    assert (upload.state, upload.size, upload.process_after) == ("completed", 1, TOMORROW)
-
-
-def test_hooks_may_save(handled):
+def test_async_handlers_and_hooks_may_save_and_other_instances_save_all_columns(handled):
     class Count(RecordProcessor[Upload]):
         def pre_handle(self, record):
             record.size = 1
             record.save()
 
-        def handle(self, record, run): ...
+        async def handle(self, record, run):
+            other = await Upload.objects.aget()
+            other.process_after = TOMORROW
+            await other.asave()
+            record.size += record.num_failures + record.lease_number
+            await record.asave()
 
         def post_handle(self, record):
             record.size += 1
             record.save()
 
     upload = handled(Count)
-    assert (upload.state, upload.size) == ("completed", 2)
+    assert (upload.state, upload.size, upload.process_after) == ("completed", 3, TOMORROW)
 
 
 def test_a_model_with_other_column_names_and_no_other_columns(handled):

@@ -247,18 +247,6 @@ def imports(transactional_db):
         cursor.execute("DROP TABLE records_import")
 
 
-@pytest.fixture
-def run(processors, start_worker):
-    """Let a worker handle the only record of a model, and return its row."""
-
-    def run(model, **options):
-        start_worker(**options).check_database()
-        until(lambda: model.objects.filter(state="completed").exists())
-        return model.objects.values().get()
-
-    return run
-
-
 def handle(record, run):
     entry = run.add_log("convert", ["convert"])
     entry.update(out="done", exit_code=0)
@@ -267,7 +255,7 @@ def handle(record, run):
 
 @pytest.mark.postgresql
 @pytest.mark.django_db(transaction=True)
-def test_table_of_another_program_runs_after_the_reported_statements(processors, make_worker, imports, run):
+def test_table_of_another_program_runs_after_the_reported_statements(processors, make_worker, imports):
     processors.records(imports, poll_every=0.02)(handle)
     found = check_record_tables(["default"])
     assert {problem.id for problem in found} == {"jobchains.W010"}
@@ -285,7 +273,10 @@ def test_table_of_another_program_runs_after_the_reported_statements(processors,
         for problem in found:
             cursor.execute((problem.hint or "").partition("or run: ")[2])
     assert check_record_tables(["default"]) == []
-    row = run(imports)
+    worker = make_worker()
+    worker.check_database()
+    worker.run_until_idle(timeout=20)
+    row = imports.objects.values().get()
     assert [(log["key"], log["out"]) for log in row["execution_logs"]] == [("convert", "done")]
 
 
@@ -307,9 +298,8 @@ def test_logs_may_have_the_type_json_unless_the_field_cannot_read_it(processors)
 
 
 @pytest.mark.django_db(transaction=True)
-def test_name_of_a_worker_is_cut_to_the_column(processors, start_worker):
-    processors.records(Letter, columns=LETTER_COLUMNS, poll_every=0.02)(nothing)
+def test_name_of_a_worker_is_cut_to_the_column(processors, make_worker):
+    processors.records(Letter, columns=LETTER_COLUMNS)(nothing)
     Letter.objects.create(code="a")
-    start_worker(name="a-host-name-that-is-longer-than-the-column")
-    until(lambda: Letter.objects.filter(status="completed").exists())
+    make_worker(name="a-host-name-that-is-longer-than-the-column").run_until_idle(timeout=20)
     assert Letter.objects.get().host == "a-host-name-that-is-"

@@ -110,21 +110,14 @@ def test_a_handler_that_runs_too_long_errors(register, start_worker, settings, e
 
 
 @pytest.mark.usefixtures("quick_resets")
-def test_a_stalled_record_is_reset_and_handled_again(register, start_worker, events):
+def test_stalled_and_flagged_records_are_reset_and_cancelled_by_the_worker(register, start_worker, events):
     attempts = []
     register(lambda record, run: attempts.append(run.attempt), poll_every=0.02, stalled_after=60)
     Upload.objects.create(state="processing", last_heartbeat_at=timezone.now() - HOUR, lease_number=1)
-    start_worker()
-    until(lambda: in_state("completed"))
-    assert (attempts, [event.state for event in events.of(RecordReset)]) == ([2], ["queued"])
-
-
-@pytest.mark.usefixtures("quick_resets")
-def test_waiting_records_with_a_flag_are_cancelled_by_the_worker(register, start_worker):
-    register()
     Upload.objects.create(state="errored", cancel=True)
     start_worker()
-    until(lambda: in_state("cancelled"))
+    until(lambda: in_state("completed") == in_state("cancelled") == 1)
+    assert (attempts, [event.state for event in events.of(RecordReset)]) == ([2], ["queued"])
 
 
 # Slots and limits
