@@ -13,6 +13,7 @@ from django_jobchains import chains, records
 from django_jobchains.attempts.record_attempt import RecordEnvironment
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.monitoring import record_overview
+from django_jobchains.records.operations import RecordQuerySet
 from django_jobchains.store import get_store
 from django_jobchains.store.errors import is_lock_timeout
 from django_jobchains.store.record_tables import RecordEnd
@@ -112,6 +113,18 @@ def test_the_records_of_other_models_are_counted(processors):
         model.objects.create()
     lock("ACCESS EXCLUSIVE")
     assert [(kind.problem, kind.due) for kind in record_overview()] == [("", 1), ("locked", 0)]
+
+
+def test_the_age_of_records_is_read_in_the_transaction_that_counts_them(kind, monkeypatch):
+    """So it waits only briefly for a lock, too."""
+    found = []
+    read = RecordQuerySet.max_duration_in_queue
+    monkeypatch.setattr(
+        RecordQuerySet, "max_duration_in_queue", lambda rows: found.append(connection.in_atomic_block) or read(rows)
+    )
+    Upload.objects.create()
+    record_overview()
+    assert found == [True]
 
 
 def test_records_whose_related_table_is_locked_are_handed_back(processors, start_worker):

@@ -11,8 +11,8 @@ from django.utils import timezone
 
 from django_jobchains import queues, records
 from django_jobchains.models import AttemptCount, Job
-from django_jobchains.telemetry.events import AttemptStuck, RecordReset
-from django_jobchains.worker.slots import Slots
+from django_jobchains.telemetry.events import AttemptEnded, AttemptStuck, RecordReset
+from django_jobchains.worker.slots import Backlog, Slots
 from tests.records.conftest import AsyncWaiting, Waiting
 from tests.records.models import Upload
 from tests.support.waiting import stays, until
@@ -181,6 +181,22 @@ def test_ended_records_are_counted_and_end_a_worker_with_a_limit(register, make_
     assert (in_state("completed"), in_state("queued")) == (3, 2)
     counted = AttemptCount.objects.filter(type_name="records.upload")
     assert sum(counted.values_list("completed", flat=True)) == 3
+
+
+def test_records_that_are_handed_back_do_not_count_for_max_jobs(register, start_worker, events, monkeypatch):
+    handler = Waiting()
+    register(lambda record, run: handler(record, run) if record.size else None)
+    # Every attempt counts as short, however slow the machine is, so that the worker dequeues ahead.
+    monkeypatch.setattr(Backlog, "count_seconds", lambda backlog, seconds: setattr(backlog, "average_seconds", 0.001))
+    Upload.objects.create()
+    start_worker(slots=1, max_jobs=7, poll_seconds=0.05)
+    until(lambda: in_state("completed") == 1)
+    Upload.objects.create(size=1)
+    handler.until_started()
+    Upload.objects.bulk_create([Upload() for _ in range(5)])
+    until(lambda: any(event.ending == "handed_back" for event in events.of(AttemptEnded)))
+    handler.released.set()
+    until(lambda: in_state("completed") == 7)
 
 
 @pytest.mark.parametrize(
