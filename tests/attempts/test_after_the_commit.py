@@ -1,25 +1,22 @@
 """An error after the commit neither undoes nor repeats the job, because its row says that it is completed."""
 
-from typing import Any
-
 from django.db import OperationalError, transaction
 
 from django_jobchains import chains
 from django_jobchains.attempts.transaction import AttemptTransaction
-from django_jobchains.processors import Continuation, Processors, RunningJob
 from tests.shop.models import Effect
 from tests.support.attempts import committed, on_own_connection
 
 pytestmark = committed
 
 
-def register_two_steps(processors: Processors, *, in_completion: Any = lambda: None) -> Any:
+def register_two_steps(processors, *, in_completion=lambda: None):
     @processors.register("second", entry=False)
-    def second(job: RunningJob[Any]) -> str:
+    def second(job):
         return "done"
 
     @processors.register("first")
-    def first(job: RunningJob[Any]) -> Continuation:
+    def first(job):
         with job.complete():
             Effect.objects.create(job_id=job.id, label="once")
             in_completion()
@@ -32,7 +29,7 @@ LOGGED = "An error after the commit does not change that"
 
 
 def test_failing_on_commit_hook_neither_undoes_nor_repeats_the_job(processors, work, caplog):
-    def fail() -> None:
+    def fail():
         raise ValueError("a hook of the project")
 
     chain = register_two_steps(processors, in_completion=lambda: transaction.on_commit(fail)).enqueue()
@@ -47,7 +44,7 @@ def test_lost_reply_to_the_commit_neither_undoes_nor_repeats_the_job(processors,
     commit = AttemptTransaction.commit
     replies = [OperationalError("the reply was lost")]
 
-    def lose_the_reply(transaction: AttemptTransaction) -> None:
+    def lose_the_reply(transaction):
         commit(transaction)
         if replies:
             raise replies.pop()
@@ -64,7 +61,7 @@ def test_lost_reply_to_the_commit_neither_undoes_nor_repeats_the_job(processors,
 def test_completion_by_hand_is_not_mistaken_for_that_of_an_attempt_whose_commit_failed(
     processors, work, monkeypatch, caplog
 ):
-    def fail(transaction: AttemptTransaction) -> None:
+    def fail(transaction):
         error = OperationalError("cut before the commit")
         transaction.roll_back(error)
         on_own_connection(chains.complete, chain.id, None)
@@ -82,7 +79,7 @@ def test_job_whose_commit_failed_is_retried(processors, work, monkeypatch):
     commit = AttemptTransaction.commit
     errors = [OperationalError("cut before the commit")]
 
-    def fail_first(transaction: AttemptTransaction) -> None:
+    def fail_first(transaction):
         if errors:
             error = errors.pop()
             transaction.roll_back(error)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -11,8 +10,7 @@ from django_jobchains.attempts.transaction import TransactionOwner
 from django_jobchains.db import connections
 from django_jobchains.db.connections import ThreadConnections
 from django_jobchains.models import FailedAttempt
-from django_jobchains.processors import Batch, JobType, RunningJob
-from django_jobchains.telemetry import Event, add_sink, remove_sink
+from django_jobchains.telemetry import add_sink, remove_sink
 from django_jobchains.telemetry.events import JobReaped, ThreadFailed
 from tests.support.attempts import committed
 
@@ -25,10 +23,10 @@ Failing = Callable[..., None]
 def failing(monkeypatch):
     """Return a function that makes the first calls of a method, or of a module's function, raise errors."""
 
-    def patch(kind: object, name: str, times: float = 1, error: type[BaseException] = RuntimeError) -> None:
+    def patch(kind, name, times=1, error=RuntimeError):
         original, left = getattr(kind, name), [times]
 
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args, **kwargs):
             if left[0]:
                 left[0] -= 1
                 raise error(f"{name} failed")
@@ -42,9 +40,9 @@ def failing(monkeypatch):
 @pytest.fixture(autouse=True)
 def _no_thread_fails():
     """Check that no thread failed, and that no job had to be reaped."""
-    failed: list[Event] = []
+    failed = []
 
-    def sink(event: Event) -> None:
+    def sink(event):
         if isinstance(event, ThreadFailed | JobReaped):
             failed.append(event)
 
@@ -54,31 +52,31 @@ def _no_thread_fails():
     assert not failed
 
 
-def plain(job: RunningJob[str]) -> str:
+def plain(job):
     return run(job.input)
 
 
-def completing(job: RunningJob[str]) -> str:
+def completing(job):
     with job.complete():
         return run(job.input)
 
 
-async def awaiting(job: RunningJob[str]) -> str:
+async def awaiting(job):
     return str(await job.acomplete(lambda: run(job.input)))
 
 
-def in_batches(batch: Batch[str]) -> None:
+def in_batches(batch):
     for job in batch:
         job.finish(run(job.input))
 
 
-def run(input: str) -> str:
+def run(input):
     if input == "fails":
         raise ValueError("no")
     return input
 
 
-HANDLERS: dict[str, tuple[Any, dict[str, Any]]] = {
+HANDLERS = {
     "plain": (plain, {}),
     "complete": (completing, {}),
     "async": (awaiting, {}),
@@ -89,8 +87,7 @@ HANDLERS: dict[str, tuple[Any, dict[str, Any]]] = {
 @pytest.fixture(params=HANDLERS)
 def job_type(request, processors):
     handler, options = HANDLERS[request.param]
-    job_type: JobType[Any, Any] = processors.register("outcomes.job", **options)(handler)
-    return job_type
+    return processors.register("outcomes.job", **options)(handler)
 
 
 def test_connection_that_cannot_be_prepared_is_closed_and_the_handler_runs(job_type, work, failing):

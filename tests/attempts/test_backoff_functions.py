@@ -2,15 +2,14 @@
 
 import math
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
 from django_jobchains.declare.checks import check_settings
 from django_jobchains.declare.policies import resolve
-from django_jobchains.models import Chain, FailedAttempt, Job
-from django_jobchains.processors import Backoff, BackoffFunction, Processors, RunningJob
+from django_jobchains.models import FailedAttempt, Job
+from django_jobchains.processors import Backoff, Processors
 from tests.attempts.test_retrying import MARGIN_SECONDS, Broken, fail, wait_of
 from tests.support.attempts import WITHOUT_WAKE_UPS, committed
 
@@ -18,15 +17,15 @@ pytestmark = committed
 
 
 class RefusesNotes(Broken):
-    def add_note(self, note: str) -> None:
+    def add_note(self, note):
         raise TypeError("never")
 
 
-def by_error(failures: int, error: BaseException | None) -> float:
+def by_error(failures, error):
     return 1_000 * failures if isinstance(error, Broken) else 1
 
 
-def constant(seconds: float) -> BackoffFunction:
+def constant(seconds):
     return lambda failures, error: seconds
 
 
@@ -35,7 +34,7 @@ of_settings = constant(400)
 not_a_function = 5
 
 
-def assert_waits(chain: Chain, seconds: float) -> None:
+def assert_waits(chain, seconds):
     assert seconds - 0.1 <= wait_of(chain) < seconds + MARGIN_SECONDS
 
 
@@ -58,7 +57,7 @@ def test_function_gets_the_failures_and_the_error(work):
     ],
 )
 def test_function_of_the_most_specific_level_is_used(settings, work, own, processors_, worker, path, seconds):
-    def function(wait: float | None) -> BackoffFunction | None:
+    def function(wait):
         return None if wait is None else constant(wait)
 
     settings.JOBCHAINS = {**WITHOUT_WAKE_UPS, "BACKOFF": path}
@@ -85,7 +84,7 @@ INVALID_RESULTS = [ZeroDivisionError(), SystemExit(), "soon", None, True, -1, ma
     ids=repr,
 )
 def test_default_replaces_a_function_that_fails_and_the_error_of_the_handler_is_kept(work, result, error, caplog):
-    def backoff(failures: int, error: BaseException | None) -> Any:
+    def backoff(failures, error):
         if isinstance(result, BaseException):
             raise result
         return result
@@ -93,7 +92,7 @@ def test_default_replaces_a_function_that_fails_and_the_error_of_the_handler_is_
     part = Processors(backoff=backoff)
 
     @part.register("unruly")
-    def unruly(job: RunningJob[Any]) -> None:
+    def unruly(job):
         raise error
 
     chain = unruly.enqueue()

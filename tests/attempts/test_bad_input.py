@@ -2,15 +2,14 @@
 
 import json
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 from django.db import OperationalError, connection
 
 from django_jobchains.exceptions import InvalidInput
-from django_jobchains.models import Chain, FailedAttempt, Job
-from django_jobchains.processors import Backoff, JobType, Processors, RunningJob
-from tests.support.attempts import Work, committed
+from django_jobchains.models import FailedAttempt, Job
+from django_jobchains.processors import Backoff, JobType, RunningJob
+from tests.support.attempts import committed
 
 pytestmark = committed
 
@@ -20,7 +19,7 @@ class Charge:
     order_id: int
 
 
-def overwrite_input(chain: Chain, text: str) -> None:
+def overwrite_input(chain, text):
     """Store a text that ``enqueue`` would refuse, as an older release or SQL may have done."""
     value = "%s::jsonb" if connection.vendor == "postgresql" else "%s"
     key = chain.id if connection.vendor == "postgresql" else chain.id.hex
@@ -32,15 +31,15 @@ def overwrite_input(chain: Chain, text: str) -> None:
             cursor.execute("PRAGMA ignore_check_constraints = OFF")
 
 
-def assert_fails_and_others_run(processors: Processors, work: Work, text: str, reason: str) -> None:
-    ran: list[int] = []
+def assert_fails_and_others_run(processors, work, text, reason):
+    ran = []
 
     @processors.register("charge")
-    def charge(job: RunningJob[Charge]) -> None:
+    def charge(job: RunningJob[Charge]):
         ran.append(job.input.order_id)
 
     @processors.register("other")
-    def other(job: RunningJob[Any]) -> None:
+    def other(job):
         ran.append(job.input)
 
     charge.enqueue(Charge(1), priority=2)
@@ -85,10 +84,10 @@ def test_input_that_is_not_json_fails_the_job(processors, work):
 
 def test_deeply_nested_input_of_an_untyped_handler_fails_the_job(processors, work):
     """Only the decoder protects the worker here, because there is no type to validate."""
-    ran: list[Any] = []
+    ran = []
 
     @processors.register("any")
-    def any_(job: RunningJob[Any]) -> None:
+    def any_(job):
         ran.append(job.input)
 
     bad, good = any_.enqueue(1, priority=1), any_.enqueue(2)
@@ -108,13 +107,13 @@ def test_error_of_a_custom_validator_fails_the_job(processors, work):
 
         @pydantic.field_validator("number")
         @classmethod
-        def known(cls, number: int) -> int:
+        def known(cls, number):
             if is_strict:
                 raise RuntimeError("the numbering service is down")
             return number
 
     @processors.register("order", input=Order)
-    def order(job: RunningJob[Any]) -> None: ...
+    def order(job): ...
 
     chain = order.enqueue(Order(number=1))
     is_strict = True
@@ -135,13 +134,13 @@ def test_error_that_does_not_concern_the_input_is_retried(processors, work, erro
 
         @pydantic.field_validator("number")
         @classmethod
-        def known(cls, number: int) -> int:
+        def known(cls, number):
             if is_failing and errors:
                 raise errors.pop()
             return number
 
     @processors.register("order", input=Order, batch_limit=batch_limit, backoff=Backoff(0, 1, 0, 0))
-    def order(job: Any) -> None: ...
+    def order(job): ...
 
     is_failing = False
     chain = order.enqueue(Order(number=1))
@@ -155,13 +154,13 @@ def test_error_that_does_not_concern_the_input_is_retried(processors, work, erro
 def test_memory_error_while_json_is_parsed_is_retried(processors, work, monkeypatch):
     loads, errors = json.loads, [MemoryError()]
 
-    def fail_once(text: Any, **options: Any) -> Any:
+    def fail_once(text, **options):
         if text == '"large"' and errors:
             raise errors.pop()
         return loads(text, **options)
 
     @processors.register("any", backoff=Backoff(0, 1, 0, 0))
-    def any_(job: RunningJob[Any]) -> None: ...
+    def any_(job): ...
 
     chain = any_.enqueue("large")
     monkeypatch.setattr("django_jobchains.payloads.strict_json.json.loads", fail_once)
@@ -175,7 +174,7 @@ def test_invalid_input_for_another_job_is_an_ordinary_error(processors, work):
     other = JobType("other", input=Charge)
 
     @processors.register("sender")
-    def sender(job: RunningJob[Any]) -> None:
+    def sender(job):
         other.enqueue("not a charge")
 
     chain = sender.enqueue()

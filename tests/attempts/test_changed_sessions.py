@@ -1,14 +1,10 @@
 """A handler that changes its database session affects neither its own output nor the next jobs."""
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pytest
 from django.db import connection
 
-from django_jobchains.models import Chain
-from django_jobchains.processors import Batch, Processors, RunningJob
 from django_jobchains.store import get_store
 from tests.support.attempts import committed
 
@@ -18,20 +14,18 @@ pytestmark = [committed, pytest.mark.postgresql]
 OUTPUT = "it's \\ grün"
 
 
-def execute(statement: str) -> None:
+def execute(statement):
     with connection.cursor() as cursor:
         cursor.execute(statement)
 
 
-def nothing() -> None:
+def nothing():
     pass
 
 
-def enqueue_three(
-    processors: Processors, *, before: Callable[[], None] = nothing, inside: Callable[[], None] = nothing
-) -> list[Chain]:
+def enqueue_three(processors, *, before=nothing, inside=nothing):
     @processors.register("changes")
-    def changes(job: RunningJob[Any]) -> str:
+    def changes(job):
         before()
         with job.complete():
             inside()
@@ -40,7 +34,7 @@ def enqueue_three(
     return [changes.enqueue() for _ in range(3)]
 
 
-def assert_completed(chains: list[Chain], output: Any = OUTPUT) -> None:
+def assert_completed(chains, output=OUTPUT):
     for chain in chains:
         job = chain.refresh().current_job
         assert (job.status, job.attempt, job.output) == ("completed", 1, output), job.last_error
@@ -66,7 +60,7 @@ def test_changes_in_complete(processors, work, statement):
 def test_changes_while_statements_are_planned_again(processors, work, monkeypatch):
     """All statements of a transaction have plans of one age, so that its first one fails if they are gone."""
 
-    def change() -> None:
+    def change():
         execute("DEALLOCATE ALL")
         monkeypatch.setattr(get_store().db, "_plan_generation", 1)
 
@@ -77,7 +71,7 @@ def test_changes_while_statements_are_planned_again(processors, work, monkeypatc
 
 def test_changes_in_a_batch(processors, work):
     @processors.register("changes", batch_limit=1)
-    def changes(jobs: Batch[Any]) -> None:
+    def changes(jobs):
         with jobs.complete():
             execute("DEALLOCATE ALL")
 

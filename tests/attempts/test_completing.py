@@ -1,24 +1,21 @@
 """A handler completes its job by returning, or in a transaction with its own writes."""
 
-from typing import Any
-
 from django.db import connection, transaction
 
 from django_jobchains.models import Job
-from django_jobchains.processors import RunningJob
 from tests.shop.models import Effect
 from tests.support.attempts import committed
 
 pytestmark = committed
 
 
-def effects() -> list[str]:
+def effects():
     return list(Effect.objects.order_by("id").values_list("label", flat=True))
 
 
 def test_returned_value_completes_the_job_with_it(processors, work):
     @processors.register("double")
-    def double(job: RunningJob[int]) -> int:
+    def double(job):
         return 2 * job.input
 
     chain = double.enqueue(21)
@@ -30,7 +27,7 @@ def test_returned_value_completes_the_job_with_it(processors, work):
 
 def test_completed_job_has_no_lease_and_records_its_worker_and_times(processors, work):
     @processors.register("quiet")
-    def quiet(job: RunningJob[Any]) -> None:
+    def quiet(job):
         pass
 
     chain = quiet.enqueue()
@@ -43,10 +40,10 @@ def test_completed_job_has_no_lease_and_records_its_worker_and_times(processors,
 
 
 def test_handler_gets_its_job(processors, work):
-    seen: list[RunningJob[Any]] = []
+    seen = []
 
     @processors.register("reads")
-    def reads(job: RunningJob[Any]) -> None:
+    def reads(job):
         seen.append(job)
 
     chain = reads.enqueue({"a": 1}, priority=3, queue="mail")
@@ -61,10 +58,10 @@ def test_handler_gets_its_job(processors, work):
 
 
 def test_no_transaction_is_open_while_a_staged_handler_runs(processors, work):
-    open_: list[bool] = []
+    open_ = []
 
     @processors.register("reads")
-    def reads(job: RunningJob[Any]) -> None:
+    def reads(job):
         open_.append(connection.in_atomic_block)
         with job.prepare():
             open_.append(connection.in_atomic_block)
@@ -78,10 +75,10 @@ def test_no_transaction_is_open_while_a_staged_handler_runs(processors, work):
 
 
 def test_transaction_of_atomic_prepare_stays_open_until_the_handler_returns(processors, work):
-    open_: list[bool] = []
+    open_ = []
 
     @processors.register("reads")
-    def reads(job: RunningJob[Any]) -> str:
+    def reads(job):
         with job.prepare(mode="atomic"):
             Effect.objects.create(job_id=job.id, label="prepared")
         open_.append(connection.in_atomic_block)
@@ -98,10 +95,10 @@ def test_transaction_of_atomic_prepare_stays_open_until_the_handler_returns(proc
 
 
 def test_atomic_mode_runs_the_whole_handler_in_the_completion_transaction(processors, work):
-    open_: list[bool] = []
+    open_ = []
 
     @processors.register("reads", mode="atomic")
-    def reads(job: RunningJob[Any]) -> str:
+    def reads(job):
         open_.append(connection.in_atomic_block)
         Effect.objects.create(job_id=job.id, label="done")
         return "done"
@@ -115,7 +112,7 @@ def test_atomic_mode_runs_the_whole_handler_in_the_completion_transaction(proces
 
 def test_complete_may_be_used_in_atomic_mode(processors, work):
     @processors.register("both", mode="atomic")
-    def both(job: RunningJob[Any]) -> str:
+    def both(job):
         with job.complete():
             Effect.objects.create(job_id=job.id, label="done")
         return "done"
@@ -127,10 +124,10 @@ def test_complete_may_be_used_in_atomic_mode(processors, work):
 
 
 def test_complete_commits_when_the_handler_returns(processors, work):
-    open_: list[bool] = []
+    open_ = []
 
     @processors.register("late")
-    def late(job: RunningJob[Any]) -> None:
+    def late(job):
         with job.complete():
             Effect.objects.create(job_id=job.id, label="done")
         open_.append(connection.in_atomic_block)
@@ -143,10 +140,10 @@ def test_complete_commits_when_the_handler_returns(processors, work):
 
 
 def test_staged_prepare_is_committed_at_the_end_of_its_block(processors, work):
-    ran: list[str] = []
+    ran = []
 
     @processors.register("staged")
-    def staged(job: RunningJob[Any]) -> str:
+    def staged(job):
         with job.prepare(mode="staged"):
             Effect.objects.create(job_id=job.id, label="prepared")
             transaction.on_commit(lambda: ran.append("on_commit"))
@@ -160,10 +157,10 @@ def test_staged_prepare_is_committed_at_the_end_of_its_block(processors, work):
 
 
 def test_on_commit_hooks_of_complete_run_after_the_job_is_completed(processors, work):
-    statuses: list[str] = []
+    statuses = []
 
     @processors.register("hooked")
-    def hooked(job: RunningJob[Any]) -> None:
+    def hooked(job):
         with job.complete():
             transaction.on_commit(lambda: statuses.append(Job.objects.get(pk=job.id).status))
 

@@ -3,15 +3,14 @@
 from collections.abc import Callable
 from functools import partial
 from threading import Event, Thread
-from typing import Any
 
 import pytest
 from django.db import connection, transaction
 from django.db.backends.signals import connection_created
 
 from django_jobchains.attempts import outcome
-from django_jobchains.models import Chain, FailedAttempt, Job
-from django_jobchains.processors import Batch, Processors, RunningJob
+from django_jobchains.models import FailedAttempt, Job
+from django_jobchains.processors import Processors
 from tests.shop.models import Effect
 from tests.support.attempts import committed, on_own_connection
 from tests.support.connections import is_a_session_waiting
@@ -24,7 +23,7 @@ Conflict = Callable[[], None]
 
 @pytest.fixture(autouse=True)
 def _repeatable_read():
-    def set_level(connection: Any, **kwargs: Any) -> None:
+    def set_level(connection, **kwargs):
         with connection.cursor() as cursor:
             cursor.execute("SET default_transaction_isolation TO 'repeatable read'")
 
@@ -39,29 +38,29 @@ def _no_wait(monkeypatch):
     monkeypatch.setattr(outcome, "CONFLICT_SECONDS", 0)
 
 
-def conflict_with(chain: Chain) -> Conflict:
+def conflict_with(chain):
     """Return a function that makes the completion conflict, by writing a job that the completion frees."""
     waiting = Processors()
 
     @waiting.register("waits")
-    def waits(job: RunningJob[Any]) -> None:
+    def waits(job):
         pass
 
     dependent = waits.enqueue(blockers=[chain])
     return lambda: on_own_connection(write, dependent)
 
 
-def write(chain: Chain) -> None:
+def write(chain):
     with connection.cursor() as cursor:
         cursor.execute("UPDATE django_jobchains_job SET crashes = crashes WHERE id = %s", [chain.id])
 
 
 def test_conflict_while_completing_costs_no_attempt(processors, work):
-    conflicts: list[Conflict] = []
+    conflicts = []
     errors = []
 
     @processors.register("completes", max_attempts=1)
-    def completes(job: RunningJob[Any]) -> str:
+    def completes(job):
         errors.append(job.last_error)
         with job.complete():
             Effect.objects.create(job_id=job.id, label="written")
@@ -82,10 +81,10 @@ def test_conflict_while_completing_costs_no_attempt(processors, work):
 
 def test_job_that_conflicts_repeatedly_fails(processors, work, monkeypatch):
     monkeypatch.setattr(outcome, "MAX_CONFLICTS", 2)
-    conflicts: list[Conflict] = []
+    conflicts = []
 
     @processors.register("completes", max_attempts=1)
-    def completes(job: RunningJob[Any]) -> None:
+    def completes(job):
         with job.complete():
             conflicts[0]()
 
@@ -99,11 +98,11 @@ def test_job_that_conflicts_repeatedly_fails(processors, work, monkeypatch):
 
 def test_conflict_while_locking_costs_no_attempt(processors, work):
     """The lock conflicts with a transaction that writes the row, and its retry with another one."""
-    chains: list[Chain] = []
+    chains = []
     is_written, is_done = Event(), Event()
 
     @processors.register("completes", max_attempts=1)
-    def completes(job: RunningJob[Any]) -> str:
+    def completes(job):
         if job.attempt == 1:
             other = Thread(target=on_own_connection, args=[write_while_awaited])
             other.start()
@@ -112,12 +111,12 @@ def test_conflict_while_locking_costs_no_attempt(processors, work):
             is_done.set()
             return "done"
 
-    def is_awaited() -> bool:
+    def is_awaited():
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_stat_clear_snapshot()")
         return is_a_session_waiting() or is_done.is_set()
 
-    def write_while_awaited() -> None:
+    def write_while_awaited():
         for _ in range(2):
             with transaction.atomic():
                 write(chains[0])
@@ -132,7 +131,7 @@ def test_conflict_while_locking_costs_no_attempt(processors, work):
 
 def test_conflict_in_the_handlers_own_statement_fails_the_attempt(processors, work):
     @processors.register("completes", max_attempts=1)
-    def completes(job: RunningJob[Any]) -> None:
+    def completes(job):
         with job.complete():
             effect = Effect.objects.create(job_id=job.id, label="seen")
             on_own_connection(partial(Effect.objects.update, label="changed"))
@@ -144,10 +143,10 @@ def test_conflict_in_the_handlers_own_statement_fails_the_attempt(processors, wo
 
 
 def test_conflict_undoes_every_job_of_a_batch(processors, work):
-    conflicts: list[Conflict] = []
+    conflicts = []
 
     @processors.register("completes", batch_limit=5, max_attempts=1)
-    def completes(jobs: Batch[Any]) -> None:
+    def completes(jobs):
         with jobs.complete():
             for job in jobs:
                 Effect.objects.create(job_id=job.id, label="written")

@@ -1,16 +1,14 @@
 """A continuation is created in the transaction that completes the job before it."""
 
-from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 from django.db import connection
 from django.db.backends.signals import connection_created
 
 from django_jobchains.models import Job
-from django_jobchains.processors import JobType, RunningJob
+from django_jobchains.processors import JobType
 from tests.support.attempts import committed
 
 pytestmark = committed
@@ -20,11 +18,11 @@ after = JobType("after")
 
 def test_chain_continues_with_the_next_job(processors, work):
     @processors.register("first")
-    def first(job: RunningJob[Any]) -> Any:
+    def first(job):
         return job.continue_with(second, job.input + 1)
 
     @processors.register("second")
-    def second(job: RunningJob[Any]) -> Any:
+    def second(job):
         return [job.input, str(job.chain_id)]
 
     chain = first.enqueue(1)
@@ -38,7 +36,7 @@ def test_chain_continues_with_the_next_job(processors, work):
 @pytest.mark.parametrize("place", ["staged", "complete", "atomic"])
 def test_continuation_inherits_queue_and_priority(processors, work, place):
     @processors.register("first", mode="atomic" if place == "atomic" else "staged")
-    def first(job: RunningJob[Any]) -> Any:
+    def first(job):
         if place == "complete":
             with job.complete():
                 return job.continue_with(after)
@@ -52,11 +50,11 @@ def test_continuation_inherits_queue_and_priority(processors, work, place):
 
 def test_explicit_queue_and_priority_take_precedence(processors, work):
     @processors.register("own", queue="slow", priority=-3)
-    def own(job: RunningJob[Any]) -> Any:
+    def own(job):
         return job.continue_with(own, queue="given", priority=5, delay=60) if job.queue == "slow" else None
 
     @processors.register("first")
-    def first(job: RunningJob[Any]) -> Any:
+    def first(job):
         return job.continue_with(own)
 
     chain = first.enqueue(queue="mail", priority=7)
@@ -69,7 +67,7 @@ def test_continuation_may_have_a_delay_or_a_date(processors, work, place):
     run_at = datetime(2091, 2, 3, 4, 5, 6, 789_012, tzinfo=UTC)
 
     @processors.register("first")
-    def first(job: RunningJob[Any]) -> Any:
+    def first(job):
         options = {"run_at": run_at} if job.input == "run_at" else {"delay": timedelta(minutes=5)}
         if place == "complete":
             with job.complete():
@@ -85,11 +83,11 @@ def test_continuation_may_have_a_delay_or_a_date(processors, work, place):
 
 def test_failed_step_is_retried_within_its_chain(processors, work):
     @processors.register("first")
-    def first(job: RunningJob[Any]) -> Any:
+    def first(job):
         return job.continue_with(second)
 
     @processors.register("second")
-    def second(job: RunningJob[Any]) -> str:
+    def second(job):
         if job.attempt == 1:
             raise ValueError
         return "done"
@@ -103,16 +101,16 @@ def test_failed_step_is_retried_within_its_chain(processors, work):
 
 
 @contextmanager
-def counted_statements() -> Iterator[list[str]]:
+def counted_statements():
     """Record the statements of this connection, and of connections that other threads open."""
-    statements: list[str] = []
-    watched: list[Any] = []
+    statements = []
+    watched = []
 
-    def count(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+    def count(execute, sql, params, many, context):
         statements.append(sql)
         return execute(sql, params, many, context)
 
-    def install(connection: Any, **kwargs: Any) -> None:
+    def install(connection, **kwargs):
         connection.execute_wrappers.append(count)
         watched.append(connection)
 
@@ -129,7 +127,7 @@ def counted_statements() -> Iterator[list[str]]:
 @pytest.mark.parametrize("place", ["staged", "complete"])
 def test_number_of_statements_does_not_grow_with_the_length_of_the_chain(processors, work, place):
     @processors.register("link")
-    def link(job: RunningJob[int]) -> Any:
+    def link(job):
         if place == "complete":
             with job.complete():
                 return job.continue_with(link, job.input - 1) if job.input else "end"

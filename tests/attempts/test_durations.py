@@ -1,17 +1,16 @@
 """The durations of attempts are stored by the statements that end them."""
 
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from django.apps import apps
 
 from django_jobchains import chains
-from django_jobchains.chains.tree import Extent, Step, tree_of
+from django_jobchains.chains.tree import Extent, tree_of
 from django_jobchains.children.child_process import close_preload
 from django_jobchains.isolation import Isolation
 from django_jobchains.models import Job
-from django_jobchains.processors import Batch, Processors, RunningJob
+from django_jobchains.processors import Processors
 from tests.support.attempts import committed
 from tests.support.jobs import is_a_minute, start_a_minute_earlier
 from tests.support.waiting import until
@@ -26,26 +25,26 @@ def processors(registry):
     return part
 
 
-def step_of(chain: chains.Chain) -> Step:
+def step_of(chain):
     tree = tree_of(chain.id, Extent(), "default")
     assert tree is not None
     return tree.steps[0]
 
 
-def in_a_thread(job: RunningJob[Any]) -> None:
+def in_a_thread(job):
     start_a_minute_earlier(job.id)
     if job.input:
         raise ValueError("no")
 
 
-async def on_the_loop(job: RunningJob[Any]) -> None:
+async def on_the_loop(job):
     claimed_at = (await Job.objects.aget(pk=job.id)).last_attempt_at
     await Job.objects.filter(pk=job.id).aupdate(last_attempt_at=claimed_at - timedelta(minutes=1))
     if job.input:
         raise ValueError("no")
 
 
-def in_a_batch(jobs: Batch[Any]) -> None:
+def in_a_batch(jobs):
     for job in jobs:
         start_a_minute_earlier(job.id)
     for job in jobs:

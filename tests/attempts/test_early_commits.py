@@ -1,20 +1,17 @@
 """The statement that completes a job is sent together with COMMIT, unless more statements depend on its result."""
 
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from threading import Event, Thread
-from typing import Any
 
 import pytest
 from django.db import OperationalError, connection, transaction
 
 from django_jobchains import chains
 from django_jobchains.models import Chain
-from django_jobchains.processors import Processors, RunningJob
 from django_jobchains.store.postgresql.wire import Direct
 from tests.shop.models import Effect
-from tests.support.attempts import Work, committed, on_own_connection
+from tests.support.attempts import committed, on_own_connection
 from tests.support.connections import DEADLINE_SECONDS, holding, is_a_session_waiting, waiting
 from tests.support.waiting import until
 
@@ -24,10 +21,10 @@ pytestmark = [committed, pytest.mark.postgresql]
 @pytest.fixture
 def commits(monkeypatch):
     """The statements that were sent together with COMMIT."""
-    sent: list[str] = []
+    sent = []
     commit = Direct.commit
 
-    def record(direct: Direct, raw: Any, sql: str, *args: Any) -> None:
+    def record(direct, raw, sql, *args):
         sent.append(sql)
         commit(direct, raw, sql, *args)
 
@@ -35,25 +32,25 @@ def commits(monkeypatch):
     return sent
 
 
-def register_waiting(processors: Processors) -> Any:
+def register_waiting(processors):
     @processors.register("waits", blockers=["completes"])
-    def waits(job: RunningJob[None]) -> str:
+    def waits(job):
         return "started"
 
     return waits
 
 
-def nothing(job: RunningJob[Any]) -> None:
+def nothing(job):
     pass
 
 
 def register_completing(
-    processors: Processors,
-    inside: Callable[[RunningJob[Any]], object] = nothing,
-    before: Callable[[RunningJob[Any]], object] = nothing,
-) -> Any:
+    processors,
+    inside=nothing,
+    before=nothing,
+):
     @processors.register("completes")
-    def completes(job: RunningJob[Any]) -> str:
+    def completes(job):
         before(job)
         with job.complete():
             Effect.objects.create(job_id=job.id, label="written")
@@ -91,22 +88,22 @@ def test_waiting_job_that_the_handler_enqueued_is_freed(processors, work, commit
 class Stop:
     """A function that a handler calls to wait for the test."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self._is_reached, self._may_continue = Event(), Event()
 
-    def __call__(self, job: RunningJob[Any]) -> None:
+    def __call__(self, job):
         self._is_reached.set()
         assert self._may_continue.wait(DEADLINE_SECONDS)
 
-    def until_reached(self) -> None:
+    def until_reached(self):
         assert self._is_reached.wait(DEADLINE_SECONDS)
 
-    def release(self) -> None:
+    def release(self):
         self._may_continue.set()
 
 
 @contextmanager
-def working(work: Work) -> Iterator[None]:
+def working(work):
     worker = Thread(target=on_own_connection, args=[partial(work, slots=1)])
     worker.start()
     yield
@@ -167,7 +164,7 @@ def _division_at_commit():
 
 @pytest.mark.usefixtures("_division_at_commit")
 def test_error_of_a_deferred_trigger_rolls_back_the_attempt_and_is_recorded(processors, work, commits):
-    called: list[str] = []
+    called = []
     hook = partial(transaction.on_commit, partial(called.append, "hook"))
     chain = register_completing(processors, lambda job: hook()).enqueue()
     work(slots=1)
@@ -185,7 +182,7 @@ def test_after_a_lost_reply_the_row_decides_whether_the_job_is_completed(
 ):
     commit = Direct.commit
 
-    def lose_the_reply(direct: Direct, *args: Any) -> None:
+    def lose_the_reply(direct, *args):
         if is_committed:
             commit(direct, *args)
         args[0].close()

@@ -1,31 +1,29 @@
 """An error while the outcome is written is handled in the same way in ``complete()`` and in the outcome writer."""
 
-from typing import Any
-
 import pytest
 
 from django_jobchains.db.ids import new_id
 from django_jobchains.exceptions import ChainNotFound
 from django_jobchains.models import Job
-from django_jobchains.processors import Backoff, Batch, Processors, RunningJob
-from tests.support.attempts import Work, committed
+from django_jobchains.processors import Backoff
+from tests.support.attempts import committed
 
 pytestmark = committed
 
 writes = pytest.mark.parametrize("writes", ["in complete()", "with others", "as a batch"])
 
 
-def run(processors: Processors, work: Work, writes: str, **options: Any) -> tuple[str, int]:
+def run(processors, work, writes, **options):
     """Run a job that continues with an unknown blocker, and return its status and number of attempts."""
     missing = [new_id()]
 
-    def continue_one(job: RunningJob[Any]) -> Any:
+    def continue_one(job):
         if writes == "with others":
             return job.continue_with("continues", blockers=missing)
         with job.complete():
             return job.continue_with("continues", blockers=missing)
 
-    def continue_batch(jobs: Batch[Any]) -> None:
+    def continue_batch(jobs):
         for job in jobs:
             job.continue_with("continues", blockers=missing)
 

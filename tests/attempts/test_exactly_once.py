@@ -2,12 +2,11 @@
 
 import random
 from collections import Counter
-from typing import Any
 
 import pytest
 
 from django_jobchains.models import FailedAttempt, Job
-from django_jobchains.processors import Backoff, Processors, RescheduleJob, RunningJob
+from django_jobchains.processors import Backoff, Processors, RescheduleJob
 from tests.shop.models import Effect
 from tests.support.attempts import committed
 
@@ -21,13 +20,13 @@ PLACES = ("before", "prepare", "between", "complete", "after", "result", "none",
 class Decisions:
     """Random decisions of one attempt, which are the same in every run."""
 
-    def __init__(self, seed: int, job: RunningJob[Any]) -> None:
+    def __init__(self, seed, job):
         chance = random.Random(f"{seed} {job.input} {job.attempt}")
         self.place = chance.choice(PLACES)
         self.error = chance.choice(ERRORS)
-        self.mode: Any = chance.choice(["staged", "atomic"])
+        self.mode = chance.choice(["staged", "atomic"])
 
-    def maybe_raise(self, place: str) -> None:
+    def maybe_raise(self, place):
         if place == self.place:
             raise self.error
 
@@ -36,7 +35,7 @@ class Decisions:
 def test_each_completed_job_has_one_effect(work, seed):
     part = Processors(backoff=Backoff(initial_seconds=0))
 
-    def attempt(job: RunningJob[Any]) -> Any:
+    def attempt(job):
         decisions = Decisions(seed, job)
         decisions.maybe_raise("before")
         with job.prepare(mode=decisions.mode):
@@ -50,12 +49,12 @@ def test_each_completed_job_has_one_effect(work, seed):
         return {"not JSON"} if decisions.place == "result" else job.input
 
     @part.register("first")
-    def first(job: RunningJob[Any]) -> Any:
+    def first(job):
         result = attempt(job)
         return job.continue_with(second, f"{result} continued") if isinstance(result, str) else result
 
     @part.register("second")
-    def second(job: RunningJob[Any]) -> Any:
+    def second(job):
         return attempt(job)
 
     chains = [first.enqueue(f"job {number}") for number in range(JOBS)]
@@ -72,5 +71,5 @@ def test_each_completed_job_has_one_effect(work, seed):
     assert sum(failures.values()) > JOBS // 2, "Too few handlers failed."
 
 
-def effects(label: str) -> dict[Any, int]:
+def effects(label):
     return dict(Counter(Effect.objects.filter(label=label).values_list("job_id", flat=True)))

@@ -1,9 +1,7 @@
 """The error, traceback, worker and times of every failed attempt are recorded."""
 
-from typing import Any
-
 from django_jobchains.models import FailedAttempt
-from django_jobchains.processors import Backoff, Processors, RunningJob
+from django_jobchains.processors import Backoff, Processors
 from tests.support.attempts import committed
 
 pytestmark = committed
@@ -13,7 +11,7 @@ def test_each_failed_attempt_has_a_row(work):
     part = Processors(backoff=Backoff(initial_seconds=0))
 
     @part.register("fails twice")
-    def fails_twice(job: RunningJob[Any]) -> str:
+    def fails_twice(job):
         if job.attempt < 3:
             raise ValueError(f"attempt {job.attempt}")
         return "done"
@@ -31,7 +29,7 @@ def test_each_failed_attempt_has_a_row(work):
 
 def test_row_contains_the_worker_and_the_times(processors, work):
     @processors.register("broken")
-    def broken(job: RunningJob[Any]) -> None:
+    def broken(job):
         raise ValueError
 
     chain = broken.enqueue()
@@ -44,7 +42,7 @@ def test_row_contains_the_worker_and_the_times(processors, work):
 
 
 def test_traceback_shows_causes_notes_and_lines_but_no_local_variables(processors, work):
-    def charge(card: str) -> None:
+    def charge(card):
         try:
             raise KeyError("the cause")
         except KeyError as cause:
@@ -53,7 +51,7 @@ def test_traceback_shows_causes_notes_and_lines_but_no_local_variables(processor
             raise error from cause
 
     @processors.register("broken")
-    def broken(job: RunningJob[Any]) -> None:
+    def broken(job):
         charge(f"{4000_0000 + job.input}")
 
     broken.enqueue(1234)

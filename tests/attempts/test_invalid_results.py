@@ -2,19 +2,17 @@
 
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
 
 import pytest
 
-from django_jobchains.processors import RunningJob
 from tests.shop.models import Effect
 from tests.support.attempts import committed
 
 pytestmark = committed
 
 
-def circular() -> list[Any]:
-    values: list[Any] = []
+def circular():
+    values = []
     values.append(values)
     return values
 
@@ -32,7 +30,7 @@ def circular() -> list[Any]:
 )
 def test_result_that_cannot_be_stored_fails_the_attempt(processors, work, place, make, reason):
     @processors.register("returns", mode="atomic" if place == "atomic" else "staged")
-    def returns(job: RunningJob[Any]) -> Any:
+    def returns(job):
         if place == "staged":
             return make()
         with job.complete():
@@ -40,7 +38,7 @@ def test_result_that_cannot_be_stored_fails_the_attempt(processors, work, place,
             return make()
 
     @processors.register("other")
-    def other(job: RunningJob[Any]) -> str:
+    def other(job):
         return "fine"
 
     chain, good = returns.enqueue(), other.enqueue()
@@ -54,12 +52,12 @@ def test_result_that_cannot_be_stored_fails_the_attempt(processors, work, place,
 
 
 def test_coroutine_that_is_not_awaited_fails_the_attempt(processors, work):
-    async def later() -> None: ...
+    async def later(): ...
 
     coroutine = later()
 
     @processors.register("returns")
-    def returns(job: RunningJob[Any]) -> Any:
+    def returns(job):
         return coroutine
 
     chain = returns.enqueue()
@@ -75,7 +73,7 @@ class Receipt:
 
 def test_output_of_the_wrong_type_fails_the_attempt(processors, work):
     @processors.register("typed")
-    def typed(job: RunningJob[Any]) -> Receipt:
+    def typed(job) -> Receipt:
         return "not a receipt"
 
     chain = typed.enqueue()
@@ -87,7 +85,7 @@ def test_output_of_the_wrong_type_fails_the_attempt(processors, work):
 
 def test_output_of_the_right_type_is_stored_as_json(processors, work):
     @processors.register("typed")
-    def typed(job: RunningJob[Any]) -> Receipt:
+    def typed(job) -> Receipt:
         return Receipt(7)
 
     chain = typed.enqueue()
@@ -98,7 +96,7 @@ def test_output_of_the_right_type_is_stored_as_json(processors, work):
 
 def test_output_just_under_the_limit_is_stored(processors, work):
     @processors.register("large")
-    def large(job: RunningJob[Any]) -> str:
+    def large(job):
         return "x" * (2**20 - 2)
 
     chain = large.enqueue()

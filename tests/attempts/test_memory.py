@@ -1,13 +1,11 @@
 """Objects of an attempt are freed when it ends."""
 
 import gc
-from typing import Any
 from weakref import ref
 
 import pytest
 
-from django_jobchains.attempts.outcome import Outcome
-from django_jobchains.processors import Registry, RunningJob
+from django_jobchains.processors import Registry
 from django_jobchains.testing import run_due_jobs
 from django_jobchains.worker.end_writer import EndWriter
 from tests.support.attempts import committed
@@ -24,10 +22,10 @@ def _no_garbage_collector():
 
 @pytest.mark.parametrize("how", ["returns", "completes", "continues", "fails"])
 def test_ended_attempt_is_freed_without_the_garbage_collector(processors, work, how):
-    jobs: list[ref[RunningJob[Any]]] = []
+    jobs = []
 
     @processors.register("freed")
-    def freed(job: RunningJob[str]) -> Any:
+    def freed(job):
         jobs.append(ref(job))
         if job.input == "fails":
             raise ValueError(how)
@@ -44,17 +42,17 @@ def test_ended_attempt_is_freed_without_the_garbage_collector(processors, work, 
 
 @pytest.mark.parametrize("how", ["returns", "fails"])
 def test_outcome_that_is_not_written_yet_does_not_keep_its_attempt_alive(processors, monkeypatch, how):
-    attempts: list[ref[Any]] = []
-    kept: list[object] = []
+    attempts = []
+    kept = []
     put = EndWriter.put
 
     @processors.register("waits")
-    def waits(job: RunningJob[str]) -> None:
+    def waits(job):
         attempts.append(ref(job._attempt))
         if job.input == "fails":
             raise ValueError(how)
 
-    def record_and_put(outcome_writer: EndWriter[Outcome], outcome: Outcome) -> None:
+    def record_and_put(outcome_writer, outcome):
         kept.extend(attempt() for attempt in attempts)
         put(outcome_writer, outcome)
 

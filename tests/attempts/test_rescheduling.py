@@ -1,12 +1,11 @@
 """A handler requests another attempt with ``RescheduleJob``, which is not a failure."""
 
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Any
 
 import pytest
 
-from django_jobchains.models import Chain, FailedAttempt, Job
-from django_jobchains.processors import Backoff, Processors, RescheduleJob, RunningJob
+from django_jobchains.models import FailedAttempt, Job
+from django_jobchains.processors import Backoff, RescheduleJob
 from tests.attempts.test_retrying import Broken, wait_of
 from tests.shop.models import Effect
 from tests.support.attempts import committed
@@ -14,16 +13,16 @@ from tests.support.attempts import committed
 pytestmark = committed
 
 
-def rescheduled_by(chain: Chain) -> float:
+def rescheduled_by(chain):
     """Return the seconds from the start of the attempt to the next one. They include the time of the attempt."""
     job = chain.refresh().current_job
     assert job.last_attempt_at is not None
     return (job.run_at - job.last_attempt_at).total_seconds()
 
 
-def reschedule(processors: Processors, **options: Any) -> Chain:
+def reschedule(processors, **options):
     @processors.register("later")
-    def later(job: RunningJob[Any]) -> None:
+    def later(job):
         raise RescheduleJob(**options)
 
     return later.enqueue()
@@ -48,10 +47,10 @@ def test_job_is_rescheduled_to_the_given_time(processors, work):
 
 @pytest.mark.parametrize("options", [{"run_at": datetime(2000, 1, 1, tzinfo=UTC)}, {"delay": 0}, {"delay": -5}])
 def test_time_in_the_past_means_now(processors, work, options):
-    seen: list[datetime] = []
+    seen = []
 
     @processors.register("later")
-    def later(job: RunningJob[Any]) -> None:
+    def later(job):
         seen.append(job.run_at)
         if job.attempt == 1:
             raise RescheduleJob(**options)
@@ -67,7 +66,7 @@ def test_rescheduling_is_not_a_failure(processors, work):
     backoff = Backoff(initial_seconds=7, multiplier=3, maximum_seconds=1_000, jitter=0)
 
     @processors.register("later", max_attempts=2, backoff=backoff)
-    def later(job: RunningJob[Any]) -> None:
+    def later(job):
         if job.attempt <= 4:
             raise RescheduleJob(delay=0)
         raise Broken("no luck")
@@ -85,7 +84,7 @@ def test_rescheduling_is_not_a_failure(processors, work):
 
 def test_rescheduling_keeps_the_last_error(processors, work):
     @processors.register("later", backoff=Backoff(initial_seconds=0))
-    def later(job: RunningJob[Any]) -> None:
+    def later(job):
         if job.attempt == 1:
             raise Broken("no luck")
         raise RescheduleJob(delay=30)
@@ -97,7 +96,7 @@ def test_rescheduling_keeps_the_last_error(processors, work):
 
 def test_rescheduling_in_complete_rolls_back_its_writes(processors, work):
     @processors.register("later")
-    def later(job: RunningJob[Any]) -> None:
+    def later(job):
         with job.complete():
             Effect.objects.create(job_id=job.id, label="half")
             raise RescheduleJob(delay=30)
@@ -139,7 +138,7 @@ def test_rescheduling_to_an_invalid_time_is_a_failure(processors, work, options)
 
 def test_fail_on_and_retry_if_do_not_apply_to_rescheduling(processors, work):
     @processors.register("later", fail_on=Exception, retry_if=lambda error: False)
-    def later(job: RunningJob[Any]) -> None:
+    def later(job):
         raise RescheduleJob(delay=30)
 
     chain = later.enqueue()

@@ -1,12 +1,11 @@
 """A failed job is retried after its backoff until its limit of attempts, unless a rule says that it has failed."""
 
 import math
-from typing import Any
 
 import pytest
 
-from django_jobchains.models import Chain, FailedAttempt, Job
-from django_jobchains.processors import Backoff, FailJob, Processors, RunningJob
+from django_jobchains.models import FailedAttempt, Job
+from django_jobchains.processors import Backoff, FailJob, Processors
 from tests.shop.models import Effect
 from tests.support.attempts import WITHOUT_WAKE_UPS, committed
 
@@ -21,7 +20,7 @@ class VeryBroken(Broken):
     pass
 
 
-def fail(job: RunningJob[Any]) -> None:
+def fail(job):
     raise Broken("no luck")
 
 
@@ -29,7 +28,7 @@ def fail(job: RunningJob[Any]) -> None:
 MARGIN_SECONDS = 30
 
 
-def wait_of(chain: Chain) -> float:
+def wait_of(chain):
     """Return the seconds from the end of the failed attempt to the next one, both by the database's clock."""
     job = chain.refresh().current_job
     failed = job.failed_attempts.latest("lease_number")
@@ -38,7 +37,7 @@ def wait_of(chain: Chain) -> float:
 
 def test_job_that_raises_fail_job_is_not_retried(processors, work):
     @processors.register("hopeless")
-    def hopeless(job: RunningJob[Any]) -> None:
+    def hopeless(job):
         with job.complete():
             Effect.objects.create(job_id=job.id, label="half")
             raise FailJob("no such order")
@@ -83,7 +82,7 @@ def test_limit_may_be_infinite_at_every_level(settings, work, level):
     part = Processors(max_attempts=limits["processors"], backoff=Backoff(initial_seconds=0))
 
     @part.register("broken", max_attempts=limits["processor"])
-    def broken(job: RunningJob[Any]) -> None:
+    def broken(job):
         if job.attempt < 30:
             raise Broken
 
@@ -112,7 +111,7 @@ def test_default_limit_is_25_attempts(settings, work):
     ],
 )
 def test_most_specific_backoff_is_used(settings, work, own, processors_, worker, settings_, seconds):
-    def backoff(initial: float | None) -> Backoff | None:
+    def backoff(initial):
         return None if initial is None else Backoff(initial, jitter=0)
 
     settings.JOBCHAINS = {**WITHOUT_WAKE_UPS, **settings_}
@@ -150,7 +149,7 @@ def test_crashes_are_not_counted_as_failures(work):
 )
 def test_fail_on_and_retry_if_decide_whether_an_error_fails_the_job(processors, work, rule, error, status):
     @processors.register("choosy", **rule)
-    def choosy(job: RunningJob[Any]) -> None:
+    def choosy(job):
         raise error
 
     chain = choosy.enqueue()
@@ -166,11 +165,11 @@ def test_job_is_retried_if_its_limit_of_attempts_cannot_be_used(work):
     assert (chain.refresh().status, chain.current_job.last_error) == ("pending", "Broken: no luck")
 
 
-def exits(error: BaseException) -> bool:
+def exits(error):
     raise SystemExit
 
 
-def divides(error: BaseException) -> bool:
+def divides(error):
     return bool(1 / 0)
 
 

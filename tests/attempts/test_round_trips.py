@@ -1,8 +1,6 @@
 """The round trips to PostgreSQL that an attempt's transaction takes, and its behaviour on errors between them."""
 
 import math
-from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
@@ -10,8 +8,8 @@ from django.db import IntegrityError, connection
 from psycopg import pq
 
 from django_jobchains import chains
-from django_jobchains.models import Chain, FailedAttempt
-from django_jobchains.processors import Backoff, Batch, RunningJob
+from django_jobchains.models import FailedAttempt
+from django_jobchains.processors import Backoff
 from django_jobchains.store.postgresql import dialect
 from tests.shop.models import Effect
 from tests.support.attempts import committed
@@ -24,24 +22,24 @@ NO_BACKOFF = Backoff(initial_seconds=0)
 class Trace:
     """libpq's trace of the protocol messages of one connection."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         self._file = path.open("wb")
         self._path = path
 
-    def start(self) -> None:
+    def start(self):
         connection.ensure_connection()
         connection.connection.pgconn.trace(self._file.fileno())
         connection.connection.pgconn.set_trace_flags(pq.Trace.SUPPRESS_TIMESTAMPS)
 
     @property
-    def sent(self) -> list[str]:
+    def sent(self):
         """The messages after which the client waits for an answer."""
         lines = self._path.read_text(errors="replace").splitlines()
         fields = [line.split("\t") for line in lines]
         return [" ".join(field[2:]) for field in fields if field[0] == "F" and field[2] in ("Query", "Sync")]
 
     @property
-    def prepared_by_psycopg(self) -> list[str]:
+    def prepared_by_psycopg(self):
         """The lines about statements that psycopg has prepared."""
         return [line for line in self._path.read_text(errors="replace").splitlines() if '"_pg3_' in line]
 
@@ -56,11 +54,11 @@ def trace(tmp_path, monkeypatch):
     trace._file.close()
 
 
-def effect(job: RunningJob[Any]) -> None:
+def effect(job):
     Effect.objects.create(job_id=job.id, label="written")
 
 
-def numbers(chains: list[Chain]) -> list[int]:
+def numbers(chains):
     return [job.attempt for chain in chains for job in chain.refresh().jobs.order_by("chain_index")]
 
 
@@ -69,7 +67,7 @@ def test_attempt_with_one_write_takes_three_round_trips(processors, work, trace,
     """They are BEGIN with the lock, the write, and the outcome with COMMIT."""
 
     @processors.register("writes", mode=mode)
-    def writes(job: RunningJob[int]) -> None:
+    def writes(job):
         if mode == "staged":
             if job.input == 1:
                 trace.start()
@@ -95,14 +93,14 @@ def test_statements_are_still_sent_directly_after_a_batch(processors, work, trac
     """A statement that psycopg sends takes Parse, Bind, Describe and Execute, and psycopg may prepare it."""
 
     @processors.register("together", batch_limit=5)
-    def together(batch: Batch[int]) -> None:
+    def together(batch):
         if not batch[0].input:
             trace.start()
         with batch.complete():
             chains.enqueue_many([alone.item(0), alone.item(0)])
 
     @processors.register("alone")
-    def alone(job: RunningJob[int]) -> None:
+    def alone(job):
         with job.complete():
             effect(job)
 
@@ -121,7 +119,7 @@ def test_handler_may_drop_and_alter_tables_in_its_transaction(processors, work, 
     monkeypatch.setitem(connection.settings_dict, "OPTIONS", {**connection.settings_dict["OPTIONS"], **options})
 
     @processors.register("tidies")
-    def tidies(job: RunningJob[int]) -> Any:
+    def tidies(job):
         other.enqueue(0)
         with job.complete(), connection.cursor() as cursor:
             cursor.execute("CREATE TEMPORARY TABLE tidied (id int)")
@@ -130,7 +128,7 @@ def test_handler_may_drop_and_alter_tables_in_its_transaction(processors, work, 
         return job.continue_with("tidies", job.input + 1) if job.input < 3 else None
 
     @processors.register("other")
-    def other(job: RunningJob[int]) -> None:
+    def other(job):
         with job.complete():
             effect(job)
 
@@ -142,7 +140,7 @@ def test_handler_may_drop_and_alter_tables_in_its_transaction(processors, work, 
 
 def test_connection_can_be_used_after_a_rolled_back_attempt(processors, work):
     @processors.register("fails_first", backoff=NO_BACKOFF, max_attempts=3)
-    def fails_first(job: RunningJob[int]) -> Any:
+    def fails_first(job):
         beside.enqueue()  # psycopg prepares this statement, and deallocates it after the rollback
         with job.complete():
             effect(job)
@@ -151,7 +149,7 @@ def test_connection_can_be_used_after_a_rolled_back_attempt(processors, work):
         return None if job.input else job.continue_with("fails_first", 1)
 
     @processors.register("beside")
-    def beside(job: RunningJob[None]) -> None:
+    def beside(job):
         pass
 
     chains = [fails_first.enqueue(0) for _ in range(3)]
@@ -163,7 +161,7 @@ def test_connection_can_be_used_after_a_rolled_back_attempt(processors, work):
 
 def test_error_at_commit_fails_the_attempt(processors, work):
     @processors.register("doubles")
-    def doubles(job: RunningJob[None]) -> None:
+    def doubles(job):
         with job.complete(), connection.cursor() as cursor:
             cursor.execute("CREATE TEMPORARY TABLE doubled (id int UNIQUE DEFERRABLE INITIALLY DEFERRED)")
             cursor.execute("INSERT INTO doubled VALUES (1), (1)")
@@ -179,7 +177,7 @@ def test_error_at_commit_fails_the_attempt(processors, work):
 
 def test_session_that_ends_before_the_transaction_costs_no_attempt(processors, work):
     @processors.register("cut")
-    def cut(job: RunningJob[None]) -> None:
+    def cut(job):
         connection.ensure_connection()
         end_session(connection.connection)
         with job.complete():
@@ -194,7 +192,7 @@ def test_session_that_ends_before_the_transaction_costs_no_attempt(processors, w
 @pytest.mark.parametrize("place", ["before the finish", "before the commit"])
 def test_session_that_ends_in_the_transaction_fails_the_attempt(processors, work, place):
     @processors.register("cut", backoff=NO_BACKOFF, max_attempts=3)
-    def cut(job: RunningJob[None]) -> None:
+    def cut(job):
         with job.complete():
             effect(job)
             if job.attempt == 1 and place == "before the finish":
@@ -210,17 +208,17 @@ def test_session_that_ends_in_the_transaction_fails_the_attempt(processors, work
     assert Effect.objects.count() == 1
 
 
-def end_session(raw: "psycopg.Connection[Any]") -> None:
+def end_session(raw):
     """End a session from another session, as an administrator does."""
     parameters = {key: value for key, value in connection.get_connection_params().items() if key in _PARAMETERS}
     with psycopg.connect(**parameters, autocommit=True) as other:
         other.execute("SELECT pg_terminate_backend(%s, 5000)", [raw.info.backend_pid])
 
 
-def end_before_commit(raw: "psycopg.Connection[Any]") -> None:
+def end_before_commit(raw):
     commit = raw.commit
 
-    def cut() -> None:
+    def cut():
         end_session(raw)
         commit()
 

@@ -10,33 +10,33 @@ from django_jobchains import chains
 from django_jobchains.chains import DuplicateJobId
 from django_jobchains.db.ids import new_id
 from django_jobchains.models import Job
-from django_jobchains.processors import Backoff, Batch, JobType, Processors, RescheduleJob, RunningJob
+from django_jobchains.processors import Backoff, JobType, Processors, RescheduleJob
 from tests.support.attempts import committed
 
 pytestmark = committed
 
-after: JobType[Any, Any] = JobType("after")
+after = JobType("after")
 
 
-def attributes(job: RunningJob[Any]) -> tuple[Any, ...]:
+def attributes(job) -> tuple[Any, ...]:
     return job.chain_type_name, job.chain_index, job.type_name, job.attempt, job.worker
 
 
 def test_job_has_the_attributes_of_its_chain_and_attempt(processors, work):
-    seen: list[Any] = []
+    seen = []
 
     @processors.register("first")
-    def first(job: RunningJob[Any]) -> Any:
+    def first(job):
         seen.append((attributes(job), Job.objects.get(pk=job.id).last_attempt_at == job.last_attempt_at))
         return job.continue_with("second")
 
     @processors.register("second")
-    async def second(job: RunningJob[Any]) -> Any:
+    async def second(job):
         seen.append((attributes(job), job.last_attempt_at >= job.created_at))
         return job.continue_with("third")
 
     @processors.register("third", batch_limit=5)
-    def third(jobs: Batch[Any]) -> None:
+    def third(jobs):
         seen.extend((attributes(job), job.last_attempt_at.tzinfo is not None) for job in jobs)
 
     chain = first.enqueue()
@@ -53,11 +53,11 @@ def test_job_has_the_attributes_of_its_chain_and_attempt(processors, work):
 @pytest.mark.parametrize(("own", "limit"), [(None, 2), (1, 1), (3, 3)])
 @pytest.mark.parametrize("batch_limit", [None, 3])
 def test_job_knows_its_limit_and_whether_this_is_its_last_attempt(work, own, limit, batch_limit):
-    seen: list[tuple[float, bool]] = []
+    seen = []
     processors = Processors(backoff=Backoff(initial_seconds=0))
 
     @processors.register("fails", max_attempts=2, batch_limit=batch_limit)
-    def fails(given: Any) -> None:
+    def fails(given):
         job = given if batch_limit is None else given[0]
         seen.append((job.max_attempts, job.is_last_attempt))
         raise ValueError("no luck")
@@ -69,10 +69,10 @@ def test_job_knows_its_limit_and_whether_this_is_its_last_attempt(work, own, lim
 
 
 def test_job_without_a_limit_has_no_last_attempt(processors, work):
-    seen: list[tuple[float, bool]] = []
+    seen = []
 
     @processors.register("endless", max_attempts=math.inf)
-    def endless(job: RunningJob[Any]) -> None:
+    def endless(job):
         seen.append((job.max_attempts, job.is_last_attempt))
 
     endless.enqueue()
@@ -93,10 +93,10 @@ class TestReasons:
         ],
     )
     def test_reason_or_cause_becomes_the_last_error(self, processors, work, options, cause, text):
-        seen: list[str | None] = []
+        seen = []
 
         @processors.register("later")
-        def later(job: RunningJob[Any]) -> None:
+        def later(job):
             seen.append(job.last_error)
             if job.attempt == 1:
                 raise RescheduleJob(delay=0, **options) from cause
@@ -108,7 +108,7 @@ class TestReasons:
 
     def test_jobs_of_a_batch_have_reasons(self, processors, work):
         @processors.register("later", batch_limit=2)
-        def later(jobs: Batch[Any]) -> None:
+        def later(jobs):
             jobs[0].reschedule(delay=60, reason="not yet")
 
         chain = later.enqueue()
@@ -127,16 +127,16 @@ class TestIds:
         ids = [new_id() for _ in range(3)]
 
         @processors.register("plain")
-        def plain(job: RunningJob[Any]) -> Any:
+        def plain(job):
             return job.continue_with(after, id=ids[0])
 
         @processors.register("completing")
-        def completing(job: RunningJob[Any]) -> Any:
+        def completing(job):
             with job.complete():
                 return job.continue_with(after, id=ids[1])
 
         @processors.register("batched", batch_limit=2)
-        def batched(jobs: Batch[Any]) -> None:
+        def batched(jobs):
             jobs[0].continue_with(after, id=ids[2])
 
         made = [plain.enqueue(), completing.enqueue(), batched.enqueue()]
@@ -149,7 +149,7 @@ class TestIds:
         taken = after.enqueue()
 
         @processors.register("plain")
-        def plain(job: RunningJob[Any]) -> Any:
+        def plain(job):
             if is_completing:
                 with job.complete():
                     return job.continue_with(after, id=job.input and UUID(job.input))
@@ -166,7 +166,7 @@ class TestIds:
     @pytest.mark.parametrize("wrong", ["x", 5])
     def test_id_must_be_a_uuid(self, processors, work, wrong):
         @processors.register("plain", fail_on=TypeError)
-        def plain(job: RunningJob[Any]) -> Any:
+        def plain(job):
             return job.continue_with(after, id=wrong)
 
         chain = plain.enqueue()

@@ -2,17 +2,14 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connection, transaction
 
 from django_jobchains import chains
-from django_jobchains.chains import Chain, ChainNotFound, InvalidOutput, JobAlreadyCompleted, JobTypeMismatch
+from django_jobchains.chains import ChainNotFound, InvalidOutput, JobAlreadyCompleted, JobTypeMismatch
 from django_jobchains.db.ids import new_id
-from django_jobchains.processors import RunningJob
 from tests.completing.work import approval, finish, pending, rows, typed
 from tests.shop.models import Effect
 from tests.support.attempts import committed
@@ -23,13 +20,13 @@ from tests.support.waiting import until_completed
 pytestmark = committed
 
 
-def block_threads() -> list[str]:
+def block_threads():
     """Return the names of the threads that run async blocks."""
     return [thread.name for thread in threading.enumerate() if "jobchains-async-block" in thread.name]
 
 
 #: The ways to run async code: from sync code, or in its own event loop.
-RUNS: dict[str, Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any]] = {
+RUNS = {
     "async_to_sync": lambda main: async_to_sync(main)(),
     "asyncio.run": lambda main: asyncio.run(main()),
 }
@@ -40,7 +37,7 @@ each_run = pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
 def test_the_block_takes_several_steps_and_commits_with_the_callers_rows(run):
     chain = pending()
 
-    async def main() -> None:
+    async def main():
         async with chains.acurrent_job(chain.id, approval) as current:
             assert current.job.id == chain.id
             await Effect.objects.acreate(job_id=chain.id, label="done")
@@ -60,7 +57,7 @@ def test_an_exception_undoes_the_block(run, error):
     chain = pending()
     before = rows()
 
-    async def main() -> None:
+    async def main():
         async with chains.acurrent_job(chain.id) as current:
             await Effect.objects.acreate(job_id=chain.id, label="undone")
             await current.afinish()
@@ -71,7 +68,7 @@ def test_an_exception_undoes_the_block(run, error):
     assert rows() == before
 
 
-async def awaited(coroutine: Coroutine[Any, Any, Any]) -> Any:
+async def awaited(coroutine):
     return await coroutine
 
 
@@ -80,11 +77,11 @@ def test_the_errors_are_those_of_sync_code():
     finish(ended)
     before = rows()
 
-    async def enter(*args: Any) -> None:
+    async def enter(*args):
         async with chains.acurrent_job(*args):
             raise AssertionError("entered")
 
-    async def end(chain: Chain, output: Any) -> None:
+    async def end(chain, output):
         async with chains.acurrent_job(chain) as current:
             await current.afinish(output)
 
@@ -105,7 +102,7 @@ def test_the_errors_are_those_of_sync_code():
 def test_acomplete_returns_a_chain_that_async_code_can_read():
     chain = pending()
 
-    async def main() -> Any:
+    async def main():
         completed = await chains.acomplete(chain.id, "done", approval)
         return completed.id, completed.status, completed.output, completed.current_job.output
 
@@ -113,7 +110,7 @@ def test_acomplete_returns_a_chain_that_async_code_can_read():
 
 
 def test_the_block_joins_the_transaction_of_a_sync_caller():
-    async def main(chain: Chain) -> None:
+    async def main(chain):
         async with chains.acurrent_job(chain.id) as current:
             await current.afinish()
 
@@ -130,10 +127,10 @@ def test_the_block_joins_the_transaction_of_a_sync_caller():
 def test_queries_of_other_tasks_are_not_part_of_the_transaction(run):
     chain = pending()
 
-    async def main() -> None:
+    async def main():
         entered, written = asyncio.Event(), asyncio.Event()
 
-        async def other() -> None:
+        async def other():
             await entered.wait()
             is_inside = await sync_to_async(lambda: connection.in_atomic_block)()
             assert not is_inside
@@ -156,7 +153,7 @@ def test_queries_of_other_tasks_are_not_part_of_the_transaction(run):
 def test_simultaneous_blocks_of_several_tasks_end_separately(run):
     kept, undone = pending(), pending()
 
-    async def complete(chain: Chain, began: asyncio.Event, other: asyncio.Event) -> None:
+    async def complete(chain, began, other):
         async with chains.acurrent_job(chain.id) as current:
             began.set()
             if connection.vendor == "postgresql":  # SQLite has one writer at a time
@@ -165,7 +162,7 @@ def test_simultaneous_blocks_of_several_tasks_end_separately(run):
             if chain is undone:
                 raise ZeroDivisionError
 
-    async def main() -> None:
+    async def main():
         first, second = asyncio.Event(), asyncio.Event()
         calls = complete(kept, first, second), complete(undone, second, first)
         results = await asyncio.gather(*calls, return_exceptions=True)
@@ -178,7 +175,7 @@ def test_simultaneous_blocks_of_several_tasks_end_separately(run):
 def test_after_the_block_queries_run_in_the_previous_thread():
     chain = pending()
 
-    async def main() -> None:
+    async def main():
         before = await sync_to_async(threading.get_ident)()
         async with chains.acurrent_job(chain.id):
             assert await sync_to_async(threading.get_ident)() != before
@@ -188,7 +185,7 @@ def test_after_the_block_queries_run_in_the_previous_thread():
 
 
 def test_the_connection_is_closed_after_the_block():
-    async def main() -> None:
+    async def main():
         for _ in range(3):
             async with chains.acurrent_job(pending_id):
                 pass
@@ -205,11 +202,11 @@ def test_a_task_that_is_cancelled_while_entering_holds_no_lock():
     chain = pending()
     holder = holding(lambda store: store.last_jobs.lock([chain.id]))
 
-    async def enter() -> None:
+    async def enter():
         async with chains.acurrent_job(chain.id):
             raise AssertionError("entered")
 
-    async def main() -> None:
+    async def main():
         entering = asyncio.create_task(enter())
         async with asyncio.timeout(DEADLINE_SECONDS):
             # The query runs in a thread that the task may need too, so it must not wait there.
@@ -228,7 +225,7 @@ def test_a_task_that_is_cancelled_while_entering_holds_no_lock():
     assert block_threads() == []
 
 
-def is_any_lock_awaited() -> bool:
+def is_any_lock_awaited():
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
@@ -240,7 +237,7 @@ def test_an_async_handler_completes_another_chain(processors, start_worker):
     chain = pending()
 
     @processors.register("completing.decides")
-    async def decides(job: RunningJob[None]) -> str:
+    async def decides(job):
         async with chains.acurrent_job(chain.id) as current:
             await Effect.objects.acreate(job_id=job.id, label="decided")
             await current.afinish("decided")

@@ -1,7 +1,6 @@
 """``continue_with`` without a worker: it creates the next job of the chain, also several times in one block."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 
@@ -15,7 +14,6 @@ from django_jobchains.chains import (
     JobTypeNotFound,
 )
 from django_jobchains.exceptions import ContinuationNotAllowed, InvalidInput, InvalidOutput
-from django_jobchains.models import Chain
 from django_jobchains.processors import JobType
 from tests.completing.work import (
     HOUR,
@@ -35,7 +33,7 @@ from tests.completing.work import (
 pytestmark = pytest.mark.django_db
 
 
-def continued(chain: Chain, job_type: Any = approval, input: Any = None, **options: Any) -> Any:
+def continued(chain, job_type=approval, input=None, **options):
     """Continue a chain, and return its new job."""
     with chains.current_job(chain.id) as current:
         current.continue_with(job_type, input, **options)

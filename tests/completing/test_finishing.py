@@ -1,7 +1,6 @@
 """``chains.complete`` and ``current_job`` finish the current job of a chain, whatever its status, or raise an error."""
 
 from dataclasses import dataclass
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -120,11 +119,11 @@ def test_complete_returns_the_chain():
     assert returned.current_job.type_name == typed.name
 
 
-def use_finish(current: chains.CurrentJob) -> None:
+def use_finish(current):
     current.finish("again")
 
 
-def use_continue_with(current: chains.CurrentJob) -> None:
+def use_continue_with(current):
     current.continue_with(approval)
 
 
@@ -164,7 +163,7 @@ class TestOutputs:
 
     def test_the_output_may_be_a_value_of_the_type(self, monkeypatch):
         pytest.importorskip("pydantic")
-        decision: JobType[Any, Decision] = JobType("completing.decision", output=Decision)
+        decision = JobType("completing.decision", output=Decision)
         monkeypatch.setitem(get_registry().declared, decision.name, decision)
         chain = decision.enqueue()
         with pytest.raises(InvalidOutput):

@@ -10,9 +10,8 @@ from django_jobchains.chains import Chain, ChainNotFound, JobAlreadyCompleted, J
 from django_jobchains.declare.policies import Backoff
 from django_jobchains.store import Store, get_store
 from django_jobchains.store.leases import lost_reason
-from django_jobchains.store.rows import ClaimedJob
 from tests.completing.work import approval, pending, rows, running, typed
-from tests.support.connections import Actor, committing, holding, waiting
+from tests.support.connections import committing, holding, waiting
 from tests.support.jobs import claim, expire, failed_try, finished, next_job
 
 pytestmark = [committing, pytest.mark.slow]
@@ -20,7 +19,7 @@ pytestmark = [committing, pytest.mark.slow]
 Call = Callable[[Store], Any]
 
 
-def overdue_job() -> ClaimedJob:
+def overdue_job():
     """Return an attempt whose lease has expired although its worker still runs it."""
     approval.enqueue()
     [job] = claim(get_store(), types=[approval.name])
@@ -31,16 +30,16 @@ def overdue_job() -> ClaimedJob:
 # Two calls by hand
 
 
-def finish_as(name: str, chain_id: Any, job_type: Any = None) -> Call:
-    def call(store: Store) -> str:
+def finish_as(name, chain_id, job_type=None):
+    def call(store):
         chains.complete(chain_id, name, job_type)
         return name
 
     return call
 
 
-def continue_as(name: str, chain_id: Any, job_type: Any = None) -> Call:
-    def call(store: Store) -> str:
+def continue_as(name, chain_id, job_type=None):
+    def call(store):
         with chains.current_job(chain_id, job_type) as current:
             current.continue_with(typed, 1)
         return name
@@ -48,12 +47,12 @@ def continue_as(name: str, chain_id: Any, job_type: Any = None) -> Call:
     return call
 
 
-def and_rows(call: Call) -> Call:
+def and_rows(call):
     """Return a call that also returns the rows that its transaction sees afterwards."""
     return lambda store: (call(store), rows())
 
 
-def error_of(actor: Actor) -> Exception | None:
+def error_of(actor):
     try:
         actor.result()
     except Exception as error:
@@ -103,21 +102,21 @@ def test_without_an_expected_type_the_next_step_is_completed():
     assert chain.refresh().output == 2
 
 
-def finish_integer(chain: Chain) -> None:
+def finish_integer(chain):
     chains.complete(chain.id, 2)
 
 
 # A worker and a call by hand
 
 
-def complete(store: Store, job: ClaimedJob) -> Any:
+def complete(store, job):
     """Complete the job like an attempt whose handler used ``job.complete()``."""
     with store.db.transaction():
         return not lost_reason(store.attempts.lock(job.id), job.lease_number) and store.attempts.finish([finished(job)])
 
 
 #: Everything that ends an attempt. Each call returns a true value if it did.
-ENDS: dict[str, Callable[[Store, ClaimedJob], Any]] = {
+ENDS = {
     "finish": lambda store, job: store.attempts.finish([finished(job)]),
     "complete": complete,
     "continue": lambda store, job: store.attempts.finish([finished(job, None, next_job(job))]),
@@ -204,7 +203,7 @@ def test_a_call_by_hand_after_a_claim_completes_the_running_job():
 @pytest.mark.parametrize("is_first", [True, False])
 def test_completion_and_cancellation_leave_one_outcome(is_first):
     chain = approval.enqueue()
-    calls: list[Call] = [finish_as("person", chain.id), lambda store: chains.cancel(chain.id)]
+    calls = [finish_as("person", chain.id), lambda store: chains.cancel(chain.id)]
     winner = holding(calls[not is_first])
     loser = waiting(calls[is_first])
     winner.go_on()
@@ -220,7 +219,7 @@ def test_completion_and_cancellation_leave_one_outcome(is_first):
 @pytest.mark.parametrize("is_first", [True, False])
 def test_completion_and_deletion_leave_nothing(is_first):
     chain = approval.enqueue()
-    calls: list[Call] = [continue_as("person", chain.id), lambda store: chains.delete(chain.id)]
+    calls = [continue_as("person", chain.id), lambda store: chains.delete(chain.id)]
     first = holding(calls[not is_first])
     second = waiting(calls[is_first])
     first.go_on()

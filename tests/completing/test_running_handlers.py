@@ -1,18 +1,16 @@
 """A handler whose job is completed by hand is aborted at once, and can write nothing."""
 
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 
 from django_jobchains import chains
-from django_jobchains.chains import Chain, JobAlreadyCompleted, JobTypeMismatch
+from django_jobchains.chains import JobAlreadyCompleted, JobTypeMismatch
 from django_jobchains.exceptions import LeaseLost
 from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.notifications.base import NullNotifier
-from django_jobchains.processors import FailJob, JobType, Lease, Processors, RescheduleJob, RunningJob
+from django_jobchains.processors import FailJob, JobType, Lease, RescheduleJob
 from django_jobchains.telemetry import events as facts
 from tests.completing.work import approval, finish
 from tests.shop.models import Effect
@@ -40,45 +38,45 @@ def observed():
     return Observed()
 
 
-def complete(job: RunningJob[Any]) -> str:
+def complete(job):
     with job.complete():
         Effect.objects.create(job_id=job.id, label="stale")
         return "stale"
 
 
-def complete_and_continue(job: RunningJob[Any]) -> Any:
+def complete_and_continue(job):
     with job.complete():
         Effect.objects.create(job_id=job.id, label="stale")
         return job.continue_with(approval)
 
 
-def prepare(job: RunningJob[Any]) -> str:
+def prepare(job):
     with job.prepare():
         Effect.objects.create(job_id=job.id, label="stale")
     return "stale"
 
 
-def return_output(job: RunningJob[Any]) -> str:
+def return_output(job):
     return "stale"
 
 
-def go_on(job: RunningJob[Any]) -> Any:
+def go_on(job):
     return job.continue_with(approval)
 
 
-def fail(job: RunningJob[Any]) -> None:
+def fail(job):
     raise ValueError("stale")
 
 
-def raise_fail_job(job: RunningJob[Any]) -> None:
+def raise_fail_job(job):
     raise FailJob("stale")
 
 
-def raise_reschedule_job(job: RunningJob[Any]) -> None:
+def raise_reschedule_job(job):
     raise RescheduleJob(delay=0)
 
 
-def raise_if_aborted(job: RunningJob[Any]) -> None:
+def raise_if_aborted(job):
     job.signal.raise_if_aborted()
 
 
@@ -95,13 +93,11 @@ WAYS_TO_END = (
 )
 
 
-def ends_when_aborted(
-    processors: Processors, observed: Observed, end: Callable[..., Any], lease: Lease
-) -> JobType[Any, Any]:
+def ends_when_aborted(processors, observed, end, lease):
     """Register a type whose handler waits for its abort, and then ends in this way."""
 
     @processors.register("completing.long", lease=lease)
-    def long(job: RunningJob[Any]) -> Any:
+    def long(job):
         observed.started.set()
         job.signal.wait(60)
         observed.reasons.append(job.signal.reason)
@@ -168,7 +164,7 @@ def test_other_handlers_of_the_worker_are_not_aborted(processors, start_worker, 
     gate = threading.Event()
 
     @processors.register("completing.other", lease=LONG_LEASE)
-    def other(job: RunningJob[Any]) -> str | None:
+    def other(job) -> str | None:
         gate.wait(60)
         return job.signal.reason
 
@@ -187,7 +183,7 @@ def test_other_handlers_of_the_worker_are_not_aborted(processors, start_worker, 
 
 def test_many_simultaneous_completions_complete_each_job_once(processors, start_worker):
     @processors.register("completing.contested")
-    def contested(job: RunningJob[Any]) -> str:
+    def contested(job):
         with job.complete():
             Effect.objects.create(job_id=job.id, label="worker")
             return "worker"
@@ -208,13 +204,13 @@ def test_many_simultaneous_completions_complete_each_job_once(processors, start_
 class Person(threading.Thread):
     """Completes chains one after the other, unless they are completed already."""
 
-    def __init__(self, name: str, created: list[Chain]) -> None:
+    def __init__(self, name, created):
         super().__init__(name=name, daemon=True)
         self._chains = created
-        self.error: BaseException | None = None
+        self.error = None
         self.start()
 
-    def run(self) -> None:
+    def run(self):
         from django.db import connections
 
         try:
@@ -225,7 +221,7 @@ class Person(threading.Thread):
         finally:
             connections.close_all()
 
-    def _complete(self, chain: Chain) -> None:
+    def _complete(self, chain):
         try:
             with chains.current_job(chain.id, "completing.contested") as current:
                 Effect.objects.create(job_id=chain.id, label=self.name)

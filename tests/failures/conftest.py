@@ -1,5 +1,3 @@
-from typing import Any
-
 import pytest
 from django.apps import apps
 
@@ -39,7 +37,7 @@ def store(transactional_db):
 def work(registry):
     """Return a function that runs jobs until none is due."""
 
-    def run(**options: Any) -> None:
+    def run(**options):
         Worker(slots=1, **options).run_until_idle()
 
     return run

@@ -1,7 +1,6 @@
 """The input, queue and context of the chain that ``on_failure`` enqueues, and the declarations that are refused."""
 
 from collections.abc import Callable
-from typing import Any
 from uuid import UUID
 
 import pytest
@@ -21,15 +20,15 @@ pytestmark = committed
 Run = Callable[..., None]
 
 
-def fail(job: RunningJob[Any]) -> None:
+def fail(job):
     raise FailJob("no")
 
 
 def test_handler_gets_a_failed_job_with_ids(processors, work):
-    seen: list[FailedJob] = []
+    seen = []
 
     @processors.register("shop.alert")
-    def alert(job: RunningJob[FailedJob]) -> None:
+    def alert(job: RunningJob[FailedJob]):
         seen.append(job.input)
 
     processors.register("shop.next", entry=False, on_failure=alert)(fail)
@@ -42,7 +41,7 @@ def test_handler_gets_a_failed_job_with_ids(processors, work):
 
 
 def test_handler_without_an_input_type_gets_a_dict_of_strings(processors, work):
-    seen: list[Any] = []
+    seen = []
     processors.register("shop.alert")(lambda job: seen.append(job.input))
     chain = processors.register("shop.broken", on_failure="shop.alert")(fail).enqueue()
     work()
@@ -61,7 +60,7 @@ def test_handler_without_an_input_type_gets_a_dict_of_strings(processors, work):
 
 def test_input_at_the_limits_is_passed_in_full(processors, settings, work):
     settings.JOBCHAINS = {**settings.JOBCHAINS, "MAX_PAYLOAD_BYTES": 200, "MAX_PAYLOAD_DEPTH": 5}
-    seen: list[Any] = []
+    seen = []
     processors.register("shop.alert")(lambda job: seen.append(job.input["input"]))
     largest = [[[[["ü" * 90]]]]]
     processors.register("shop.broken", on_failure="shop.alert")(fail).enqueue(largest)
@@ -71,10 +70,10 @@ def test_input_at_the_limits_is_passed_in_full(processors, settings, work):
 
 def test_input_that_cannot_be_decoded_is_replaced_by_the_reason(processors, work):
     """A failure must always be recorded."""
-    seen: list[Any] = []
+    seen = []
     processors.register("shop.alert")(lambda job: seen.append((job.input["input"], job.input["input_problem"])))
     chain = processors.register("shop.broken", on_failure="shop.alert")(fail).enqueue()
-    too_deep: Any = []
+    too_deep = []
     for _ in range(905):
         too_deep = [too_deep]
     Job.objects.filter(pk=chain.id).update(input=too_deep)
@@ -128,30 +127,30 @@ def test_number_of_statements_is_constant(processors, store, count, on_failure, 
     assert Job.objects.of_type("shop.alert").count() == (count if on_failure else 0)
 
 
-def not_declared(part: Processors) -> str:
+def not_declared(part):
     part.register("shop.broken", on_failure="shop.alert")(fail)
     return "'shop.broken' has on_failure='shop.alert', which no app declares"
 
 
-def not_an_entry(part: Processors) -> str:
+def not_an_entry(part):
     part.register("shop.broken", on_failure="shop.alert")(fail)
     part.register("shop.alert", entry=False)(fail)
     return "'shop.broken' has on_failure='shop.alert', which is declared with entry=False"
 
 
-def requiring_blockers(part: Processors) -> str:
+def requiring_blockers(part):
     part.register("shop.broken", on_failure="shop.alert")(fail)
     part.register("shop.part")(fail)
     part.register("shop.alert", blockers=("shop.part",))(fail)
     return "'shop.broken' has on_failure='shop.alert', which requires blockers"
 
 
-def itself(part: Processors) -> str:
+def itself(part):
     part.register("shop.broken", on_failure="shop.broken")(fail)
     return "'shop.broken' has on_failure='shop.broken', which leads back to it"
 
 
-def circle(part: Processors) -> str:
+def circle(part):
     part.register("shop.broken", on_failure="shop.alert")(fail)
     part.register("shop.alert", on_failure="shop.broken")(fail)
     return "'shop.broken' has on_failure='shop.alert', which leads back to it"

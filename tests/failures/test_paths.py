@@ -8,8 +8,8 @@ import pytest
 from django.db import DatabaseError, transaction
 
 from django_jobchains import chains
-from django_jobchains.models import Chain, Job
-from django_jobchains.processors import Batch, FailJob, JobType, Processors, RunningJob
+from django_jobchains.models import Job
+from django_jobchains.processors import FailJob, JobType
 from django_jobchains.store.rows import Effects, EndedAttempt, FailedTry
 from django_jobchains.testing import clock
 from django_jobchains.worker import Worker
@@ -31,15 +31,15 @@ def alert(processors, registry):
     return job_type
 
 
-def broken(processors: Processors, alert: JobType[Any, Any], error: Any = ValueError, **options: Any) -> Chain:
+def broken(processors, alert, error=ValueError, **options):
     @processors.register("worker.broken", on_failure=alert, **options)
-    def broken(job: RunningJob[Any]) -> None:
+    def broken(job):
         raise error
 
     return broken.enqueue({"order": 7})
 
 
-def assert_alerts_for(*failed: Chain | Job, status: str = "failed") -> None:
+def assert_alerts_for(*failed, status="failed"):
     """Check that there is one alert for each of these jobs, with its error, and no other."""
     alerts = list(Job.objects.of_type("worker.alert"))
     assert {job.status for job in alerts} == {"pending"}
@@ -75,7 +75,7 @@ def test_handler_that_fails_is_followed_by_an_alert(processors, alert, work, err
 
 def test_failure_in_complete_is_followed_by_an_alert(processors, alert, work):
     @processors.register("worker.broken", on_failure=alert)
-    def broken(job: RunningJob[Any]) -> None:
+    def broken(job):
         with job.complete():
             raise FailJob("no")
 
@@ -86,7 +86,7 @@ def test_failure_in_complete_is_followed_by_an_alert(processors, alert, work):
 
 def test_failure_of_an_async_handler_is_followed_by_an_alert(processors, alert, work):
     @processors.register("worker.broken", on_failure=alert)
-    async def broken(job: RunningJob[Any]) -> None:
+    async def broken(job):
         raise FailJob("no")
 
     chain = broken.enqueue()
@@ -96,7 +96,7 @@ def test_failure_of_an_async_handler_is_followed_by_an_alert(processors, alert, 
 
 def test_each_failed_job_of_a_batch_is_followed_by_an_alert(processors, alert, work):
     @processors.register("worker.broken", on_failure=alert, batch_limit=5)
-    def broken(jobs: Batch[Any]) -> None:
+    def broken(jobs):
         for job in jobs:
             if job.input:
                 job.fail("no")
@@ -116,7 +116,7 @@ def test_invalid_input_is_followed_by_an_alert(processors, alert, work):
 
 def test_invalid_output_is_followed_by_an_alert(processors, alert, work):
     @processors.register("worker.broken", on_failure=alert, output=int, max_attempts=1)
-    def broken(job: RunningJob[Any]) -> Any:
+    def broken(job):
         return "not a number"
 
     chain = broken.enqueue()
@@ -125,7 +125,7 @@ def test_invalid_output_is_followed_by_an_alert(processors, alert, work):
 
 
 def test_outcome_that_cannot_be_written_is_followed_by_an_alert(processors, alert, work, store, monkeypatch):
-    def refuse(*args: Any, **kwargs: Any) -> Any:
+    def refuse(*args, **kwargs):
         raise DatabaseError("the value is out of range")
 
     processors.register("worker.broken", on_failure=alert, max_attempts=1)(lambda job: "done")
@@ -141,7 +141,7 @@ def test_stuck_attempt_that_fails_is_followed_by_an_alert(processors, alert, set
     released = threading.Event()
 
     @processors.register("worker.broken", on_failure=alert, timeout=0.1, max_attempts=1)
-    def broken(job: RunningJob[Any]) -> None:
+    def broken(job):
         released.wait(15)
 
     chain = broken.enqueue()
@@ -194,7 +194,7 @@ def test_reaper_enqueues_the_alert(processors, alert, store, work, settings):
 # Failed blockers
 
 
-def blocked(processors: Processors, alert: JobType[Any, Any]) -> tuple[Chain, Chain, JobType[Any, Any]]:
+def blocked(processors, alert):
     """Return a chain, another one that fails with it, and the type of the other."""
     blocker = JobType[Any, Any]("worker.blocker").enqueue()
     dependent = processors.register("worker.dependent", on_failure=alert, on_blocker_failure="fail")(lambda job: None)

@@ -1,7 +1,5 @@
 """``ActorContext`` binds the context of a chain again while its handlers run."""
 
-from typing import Any
-
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 
@@ -9,21 +7,21 @@ from django_jobchains import context
 from django_jobchains.exceptions import RegistryError
 from django_jobchains.middleware import ActorContext
 from django_jobchains.models import Job
-from django_jobchains.processors import JobType, RunningJob
+from django_jobchains.processors import JobType
 from tests.middleware.recording import processors_with
 from tests.support.attempts import committed
 
 pytestmark = committed
 
-other: JobType[Any, Any] = JobType("other")
+other = JobType("other")
 
 
 def test_context_is_bound_in_the_handler_and_in_chains_that_it_enqueues(work):
-    seen: list[dict[str, Any]] = []
+    seen = []
     processors = processors_with(ActorContext())
 
     @processors.register("acts")
-    def acts(job: RunningJob[Any]) -> None:
+    def acts(job):
         seen.append(dict(context.current()))
         with job.complete():
             seen.append(dict(context.current()))
@@ -49,11 +47,11 @@ def test_without_the_middleware_chains_that_the_handler_enqueues_have_no_context
 
 
 def test_only_the_stored_context_is_bound(work):
-    seen: list[dict[str, Any]] = []
+    seen = []
     processors = processors_with(ActorContext())
 
     @processors.register("acts")
-    def acts(job: RunningJob[Any]) -> None:
+    def acts(job):
         job.context["tenant"] = object()
         seen.append(dict(context.current()))
 
@@ -68,7 +66,7 @@ def test_job_without_required_values_fails_before_its_handler_runs(work, values)
     processors = processors_with(ActorContext(require=("tenant",)))
 
     @processors.register("acts")
-    def acts(job: RunningJob[Any]) -> None:
+    def acts(job):
         raise AssertionError("The handler ran.")
 
     with context.bound(**values):
@@ -92,8 +90,8 @@ def test_context_is_bound_in_async_code(work):
     processors = processors_with(ActorContext())
 
     @processors.register("acts")
-    def acts(job: RunningJob[Any]) -> Any:
-        async def read() -> list[Any]:
+    def acts(job):
+        async def read():
             return [context.current()["tenant"], (await sync_to_async(context.current)())["tenant"]]
 
         return async_to_sync(read)()

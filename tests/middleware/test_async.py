@@ -5,7 +5,6 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 from django.db import connection
@@ -13,34 +12,34 @@ from django.db import connection
 from django_jobchains import context
 from django_jobchains.middleware import ActorContext, LogContext, Middleware, QueryBudget
 from django_jobchains.models import Job
-from django_jobchains.processors import JobType, Processors, RunningJob
+from django_jobchains.processors import JobType, Processors
 from tests.middleware.recording import Failing, Recording, Swallowing, processors_with
 from tests.shop.models import Effect
 from tests.support.attempts import committed
 
 pytestmark = committed
 
-other: JobType[Any, Any] = JobType("other")
+other = JobType("other")
 
 
-def query(times: int = 1) -> None:
+def query(times=1):
     for _ in range(times):
         list(Effect.objects.filter(label="none"))
 
 
 def test_hooks_run_in_order_on_the_thread_of_their_phase(work):
-    seen: list[str] = []
-    threads: dict[str, set[int]] = {"handler": set(), "phases": set()}
+    seen = []
+    threads = {"handler": set(), "phases": set()}
 
     class Threads(Middleware):
         @contextmanager
-        def around_handler(self, job: RunningJob[Any]) -> Iterator[None]:
+        def around_handler(self, job) -> Iterator[None]:
             threads["handler"].add(threading.get_ident())
             yield
             threads["handler"].add(threading.get_ident())
 
         @contextmanager
-        def around_prepare(self, job: RunningJob[Any]) -> Iterator[None]:
+        def around_prepare(self, job) -> Iterator[None]:
             threads["phases"].add(threading.get_ident())
             seen.append(f"in a transaction: {connection.in_atomic_block}")
             yield
@@ -50,7 +49,7 @@ def test_hooks_run_in_order_on_the_thread_of_their_phase(work):
     processors = processors_with(Recording("outer", seen), Threads())
 
     @processors.register("talks")
-    async def talks(job: RunningJob[Any]) -> None:
+    async def talks(job):
         threads["handler"].add(threading.get_ident())
         await job.aprepare(lambda: seen.append("prepare"))
         await job.acomplete(lambda: seen.append("complete"))
@@ -80,7 +79,7 @@ def test_error_of_middleware_fails_the_attempt(work, phase, when):
     processors = processors_with(Failing(phase, when, RuntimeError("no tenant")))
 
     @processors.register("good")
-    async def good(job: RunningJob[Any]) -> None:
+    async def good(job):
         await job.aprepare(lambda: None)
         await job.acomplete(lambda: Effect.objects.create(job_id=job.id, label="complete"))
 
@@ -95,11 +94,11 @@ def test_error_of_middleware_fails_the_attempt(work, phase, when):
 def test_error_that_middleware_swallows_fails_the_attempt(work, phase):
     processors = processors_with(Swallowing(phase))
 
-    def fail() -> None:
+    def fail():
         raise RuntimeError("declined")
 
     @processors.register("fails")
-    async def fails(job: RunningJob[Any]) -> None:
+    async def fails(job):
         if phase == "prepare":
             await job.aprepare(fail)
         if phase == "complete":
@@ -118,7 +117,7 @@ def test_included_middleware_keeps_concurrent_handlers_apart(work, caplog):
     count, arrived, all_arrived = 100, [0], asyncio.Event()
 
     @processors.register("together")
-    async def together(job: RunningJob[int]) -> None:
+    async def together(job):
         arrived[0] += 1
         if arrived[0] == count:
             all_arrived.set()
@@ -133,7 +132,7 @@ def test_included_middleware_keeps_concurrent_handlers_apart(work, caplog):
             together.enqueue(number)
     work(processors)
     assert Job.objects.with_status("completed").count() == count
-    records: list[Any] = [record for record in caplog.records if record.name == logger.name]
+    records = [record for record in caplog.records if record.name == logger.name]
     assert len(records) == 3 * count
     assert all(record.getMessage() == f"{record.job_id} {record.tenant}" for record in records)
 
@@ -143,8 +142,8 @@ def test_log_records_of_a_phase_and_of_a_task_have_the_fields(work, caplog):
     logger = logging.getLogger("tests.middleware.phases")
 
     @processors.register("talks")
-    async def talks(job: RunningJob[Any]) -> None:
-        async def log() -> None:
+    async def talks(job):
+        async def log():
             logger.warning("in a task")
 
         async with asyncio.TaskGroup() as group:
@@ -154,7 +153,7 @@ def test_log_records_of_a_phase_and_of_a_task_have_the_fields(work, caplog):
 
     chain = talks.enqueue()
     work(processors)
-    records: list[Any] = [record for record in caplog.records if record.name == logger.name]
+    records = [record for record in caplog.records if record.name == logger.name]
     assert [(record.getMessage(), record.job_id) for record in records] == [
         (text, str(chain.id)) for text in ("in a task", "in prepare", "in complete")
     ]
@@ -165,7 +164,7 @@ def test_queries_of_all_threads_are_counted_once(work, caplog, is_warm):
     """The connections may have been opened before, by handlers without a budget."""
     plain, limited = processors_with(), processors_with(QueryBudget(0))
 
-    async def queries(job: RunningJob[Any]) -> None:
+    async def queries(job):
         await Effect.objects.acount()
         await job.aprepare(lambda: query(2))
         assert list(await job.ablockers()) == []
@@ -186,8 +185,8 @@ def test_budget_may_fail_an_async_handler_in_its_transaction(work):
     processors = processors_with(QueryBudget(2, action="fail"))
 
     @processors.register("queries")
-    async def queries(job: RunningJob[Any]) -> None:
-        def write() -> None:
+    async def queries(job):
+        def write():
             Effect.objects.create(job_id=job.id, label="own")
             query(5)
 
@@ -203,7 +202,7 @@ def test_chains_that_an_async_handler_enqueues_have_its_context(work):
     processors = processors_with(ActorContext())
 
     @processors.register("acts")
-    async def acts(job: RunningJob[Any]) -> None:
+    async def acts(job):
         await other.aenqueue(1)
         await job.acomplete(lambda: other.enqueue(2))
 

@@ -13,8 +13,7 @@ from django.apps import apps
 from django_jobchains.exceptions import FailJob, InvalidDeclaration, RegistryError
 from django_jobchains.middleware import Middleware
 from django_jobchains.models import FailedAttempt, Job
-from django_jobchains.processors import Backoff, Batch, Processors, RunningJob
-from django_jobchains.records import RecordRun
+from django_jobchains.processors import Backoff, Processors
 from django_jobchains.testing import run_due_jobs
 from tests.middleware.recording import Recording, processors_with
 from tests.records.models import Repository, Upload
@@ -23,17 +22,17 @@ from tests.support.attempts import committed
 
 pytestmark = committed
 
-language: ContextVar[str] = ContextVar("language", default="none")
+language = ContextVar("language", default="none")
 
 
 class Awaiting(Middleware):
     """Reads with the async ORM, and sets a context variable for the handler."""
 
-    def __init__(self, seen: list[str]) -> None:
+    def __init__(self, seen):
         self.seen = seen
 
     @asynccontextmanager
-    async def around_handler(self, job: Any) -> AsyncIterator[None]:
+    async def around_handler(self, job):
         tenant = await Repository.objects.aget()
         self.seen.append(f"> {tenant.name} on {threading.current_thread().name}")
         token = language.set("de")
@@ -49,16 +48,16 @@ class Awaiting(Middleware):
 
 
 class Both(Middleware):
-    def __init__(self, seen: list[str]) -> None:
+    def __init__(self, seen):
         self.seen = seen
 
     @contextmanager
-    def around_handler(self, job: RunningJob[Any]) -> Iterator[None]:
+    def around_handler(self, job) -> Iterator[None]:
         self.seen.append(f"plain around {job.type_name}")
         yield
 
     @asynccontextmanager
-    async def aaround_handler(self, job: RunningJob[Any]) -> AsyncIterator[None]:
+    async def aaround_handler(self, job) -> AsyncIterator[None]:
         await asyncio.sleep(0)
         self.seen.append(f"async around {job.type_name}")
         yield
@@ -66,17 +65,17 @@ class Both(Middleware):
 
 class OnlyAsync(Middleware):
     @asynccontextmanager
-    async def aaround_handler(self, job: RunningJob[Any]) -> AsyncIterator[None]:
+    async def aaround_handler(self, job) -> AsyncIterator[None]:
         yield
 
 
 def test_an_async_hook_is_awaited_around_jobs_and_records(work):
-    seen: list[str] = []
+    seen = []
     processors = processors_with(Recording("outer", seen), Awaiting(seen), Recording("inner", seen))
     Repository.objects.create(name="acme")
 
     @processors.register("awaits")
-    async def awaits(job: RunningJob[int]) -> None:
+    async def awaits(job):
         seen.append(f"{language.get()} on {threading.current_thread().name}")
         await job.acomplete(lambda: None)
 
@@ -102,7 +101,7 @@ def test_an_async_hook_is_awaited_around_jobs_and_records(work):
     records = processors_with(Recording("outer", seen), Awaiting(seen), Recording("inner", seen))
 
     @records.records(Upload)
-    async def handle(record: Upload, run: RecordRun) -> None:
+    async def handle(record, run):
         seen.append(f"{language.get()} on {threading.current_thread().name}")
         await run.acomplete(lambda: None)
 
@@ -115,7 +114,7 @@ def test_an_async_hook_is_awaited_around_jobs_and_records(work):
 def test_an_async_hook_sees_and_replaces_errors_but_swallows_none(work):
     class Replacing(Middleware):
         @asynccontextmanager
-        async def around_handler(self, job: RunningJob[str]) -> AsyncIterator[None]:
+        async def around_handler(self, job) -> AsyncIterator[None]:
             try:
                 yield
             except KeyError as error:
@@ -123,11 +122,11 @@ def test_an_async_hook_sees_and_replaces_errors_but_swallows_none(work):
                 if job.input == "replace":
                     raise FailJob("no such order") from error
 
-    seen: list[str] = []
+    seen = []
     processors = processors_with(Recording("outer", seen), Replacing())
 
     @processors.register("fails")
-    async def fails(job: RunningJob[str]) -> None:
+    async def fails(job):
         raise KeyError("order")
 
     replaced, swallowed = fails.enqueue("replace"), fails.enqueue("swallow")
@@ -143,7 +142,7 @@ def test_an_async_hook_sees_and_replaces_errors_but_swallows_none(work):
 def test_an_error_of_an_async_hook_fails_the_attempt_and_undoes_its_transaction(work, place):
     class Raising(Middleware):
         @asynccontextmanager
-        async def around_handler(self, job: RunningJob[Any]) -> AsyncIterator[None]:
+        async def around_handler(self, job) -> AsyncIterator[None]:
             if place == "before":
                 raise RuntimeError("no tenant")
             yield
@@ -152,7 +151,7 @@ def test_an_error_of_an_async_hook_fails_the_attempt_and_undoes_its_transaction(
     processors = processors_with(Raising())
 
     @processors.register("writes")
-    async def writes(job: RunningJob[Any]) -> None:
+    async def writes(job):
         await job.acomplete(lambda: Effect.objects.create(job_id=job.id, label="written"))
 
     chain = writes.enqueue()
@@ -164,7 +163,7 @@ def test_an_error_of_an_async_hook_fails_the_attempt_and_undoes_its_transaction(
 def test_an_abort_cancels_a_hook_that_awaits(work):
     class Hanging(Middleware):
         @asynccontextmanager
-        async def around_handler(self, job: RunningJob[Any]) -> AsyncIterator[None]:
+        async def around_handler(self, job) -> AsyncIterator[None]:
             job.signal.abort("cancelled")
             await asyncio.Event().wait()
             yield
@@ -172,7 +171,7 @@ def test_an_abort_cancels_a_hook_that_awaits(work):
     processors = processors_with(Hanging())
 
     @processors.register("never")
-    async def never(job: RunningJob[Any]) -> None:
+    async def never(job):
         raise AssertionError("The handler ran.")
 
     chain = never.enqueue()
@@ -181,17 +180,17 @@ def test_an_abort_cancels_a_hook_that_awaits(work):
 
 
 def test_a_class_with_both_hooks_wraps_both_kinds_of_handlers(work):
-    seen: list[str] = []
+    seen = []
     processors = processors_with(Both(seen))
 
     @processors.register("plain")
-    def plain(job: RunningJob[Any]) -> None: ...
+    def plain(job): ...
 
     @processors.register("batch", batch_limit=2)
-    def batch(jobs: Batch[Any]) -> None: ...
+    def batch(jobs): ...
 
     @processors.register("awaited")
-    async def awaited(job: RunningJob[Any]) -> None: ...
+    async def awaited(job): ...
 
     for job_type in (plain, batch, awaited):
         job_type.enqueue()
@@ -202,14 +201,14 @@ def test_a_class_with_both_hooks_wraps_both_kinds_of_handlers(work):
 def test_a_plain_hook_that_queries_on_the_event_loop_fails_the_attempt(work):
     class Querying(Middleware):
         @contextmanager
-        def around_handler(self, job: RunningJob[Any]) -> Iterator[None]:
+        def around_handler(self, job) -> Iterator[None]:
             Repository.objects.count()
             yield
 
     processors = processors_with(Querying())
 
     @processors.register("awaits")
-    async def awaits(job: RunningJob[Any]) -> None:
+    async def awaits(job):
         raise AssertionError("The handler ran.")
 
     chain = awaits.enqueue()
@@ -221,9 +220,9 @@ def test_a_plain_hook_that_queries_on_the_event_loop_fails_the_attempt(work):
 def test_plain_handlers_refuse_middleware_that_has_only_an_async_hook(middleware):
     processors = Processors(middleware=[middleware])
 
-    def handle(*args: Any) -> None: ...
+    def handle(*args): ...
 
-    async def ahandle(*args: Any) -> None: ...
+    async def ahandle(*args): ...
 
     processors.register("awaited", input=Any, output=Any)(ahandle)
     processors.records(Upload, "awaited record")(ahandle)
@@ -240,7 +239,7 @@ def test_plain_handlers_refuse_middleware_that_has_only_an_async_hook(middleware
 @pytest.mark.parametrize("hook", ["around_prepare", "around_complete"])
 def test_hooks_inside_transactions_cannot_be_async(hook):
     @asynccontextmanager
-    async def around(self: Any, job: RunningJob[Any]) -> AsyncIterator[None]:
+    async def around(self, job) -> AsyncIterator[None]:
         yield
 
     with pytest.raises(RegistryError, match="is async, but runs in a transaction: use @contextmanager"):
@@ -250,17 +249,17 @@ def test_hooks_inside_transactions_cannot_be_async(hook):
 @pytest.mark.parametrize("is_async", [False, True])
 def test_what_a_hook_returns_must_be_a_context_manager_of_the_right_kind(work, is_async):
     class Undecorated(Middleware):
-        async def aaround_handler(self, job: RunningJob[Any]) -> Any:
+        async def aaround_handler(self, job):
             yield
 
-        def around_handler(self, job: RunningJob[Any]) -> Any:
+        def around_handler(self, job):
             return asynccontextmanager(self.aaround_handler)(job)
 
     processors = Processors(middleware=[Undecorated()], backoff=Backoff(initial_seconds=100))
 
-    async def ahandle(job: RunningJob[Any]) -> None: ...
+    async def ahandle(job): ...
 
-    def handle(job: RunningJob[Any]) -> None: ...
+    def handle(job): ...
 
     chain = processors.register("never")(ahandle if is_async else handle).enqueue()
     work(processors)
@@ -271,11 +270,11 @@ def test_what_a_hook_returns_must_be_a_context_manager_of_the_right_kind(work, i
 
 
 def test_the_testing_kit_awaits_async_hooks(monkeypatch, registry):
-    seen: list[str] = []
+    seen = []
     processors = processors_with(Awaiting(seen), Recording("inner", seen))
     Repository.objects.create(name="acme")
 
-    async def ahandle(*args: Any) -> None:
+    async def ahandle(*args):
         assert await Repository.objects.acount() == 1
 
     chain = processors.register("awaits", input=Any, output=Any)(ahandle).enqueue()

@@ -1,16 +1,13 @@
 """Middleware runs once around the handler of a batch."""
 
 import logging
-from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
 from django_jobchains import context
 from django_jobchains.handlers.batch import Batch
 from django_jobchains.middleware import ActorContext, LogContext, Middleware, QueryBudget
-from django_jobchains.processors import JobType
 from tests.middleware.recording import Recording, processors_with
 from tests.shop.models import Effect
 from tests.support.attempts import committed
@@ -18,7 +15,7 @@ from tests.support.attempts import committed
 pytestmark = committed
 
 
-def enqueue(job_type: JobType[Any, Any], *contexts: dict[str, Any]) -> list[Any]:
+def enqueue(job_type, *contexts):
     chains = []
     for number, values in enumerate(contexts):
         with context.bound(**values):
@@ -26,17 +23,17 @@ def enqueue(job_type: JobType[Any, Any], *contexts: dict[str, Any]) -> list[Any]
     return chains
 
 
-def statuses(chains: list[Any]) -> list[str]:
+def statuses(chains):
     return [chain.refresh().status for chain in chains]
 
 
 def test_each_hook_runs_once_with_the_batch(work):
-    seen: list[str] = []
-    batches: list[Any] = []
+    seen = []
+    batches = []
 
     class Reading(Middleware):
         @contextmanager
-        def around_handler(self, job: Any) -> Iterator[None]:
+        def around_handler(self, job):
             batches.append((type(job), len(job), job.type_name))
             job.context["client"] = "client"
             yield
@@ -44,7 +41,7 @@ def test_each_hook_runs_once_with_the_batch(work):
     processors = processors_with(Recording("it", seen), Reading())
 
     @processors.register("batch", batch_limit=10)
-    def handle(jobs: Batch[int]) -> None:
+    def handle(jobs):
         with jobs.complete():
             seen.append(jobs.context["client"])
 
@@ -62,14 +59,14 @@ def test_each_hook_runs_once_with_the_batch(work):
 
 
 def test_context_of_a_batch_contains_what_its_jobs_have_in_common(work):
-    seen: list[Any] = []
+    seen = []
     processors = processors_with(ActorContext())
 
     @processors.register("batch", batch_limit=10)
-    def handle(jobs: Batch[int]) -> None:
+    def handle(jobs):
         seen.append((jobs.context, dict(context.current()), [job.context for job in jobs]))
 
-    own: list[dict[str, Any]] = [{"tenant": "acme", "flag": 1, "r": n, f"only{n}": n} for n in range(2)]
+    own = [{"tenant": "acme", "flag": 1, "r": n, f"only{n}": n} for n in range(2)]
     enqueue(handle, *own)
     work(processors, slots=1)
     assert seen == [({"tenant": "acme", "flag": 1}, {"tenant": "acme", "flag": 1}, own)]
@@ -77,11 +74,11 @@ def test_context_of_a_batch_contains_what_its_jobs_have_in_common(work):
 
 @pytest.mark.parametrize("others", [{"tenant": "umbrella"}, {"tenant": True}, {}])
 def test_context_is_empty_if_the_jobs_differ(work, others):
-    seen: list[Any] = []
+    seen = []
     processors = processors_with(ActorContext())
 
     @processors.register("batch", batch_limit=10)
-    def handle(jobs: Batch[int]) -> None:
+    def handle(jobs):
         seen.append((len(jobs), dict(context.current()), jobs.context))
 
     enqueue(handle, {"tenant": 1}, others)
@@ -90,11 +87,11 @@ def test_context_is_empty_if_the_jobs_differ(work, others):
 
 
 def test_job_without_required_values_fails_alone_and_is_not_passed_to_the_handler(work):
-    seen: list[Any] = []
+    seen = []
     processors = processors_with(ActorContext(require=["tenant"]))
 
     @processors.register("batch", batch_limit=10)
-    def handle(jobs: Batch[int]) -> None:
+    def handle(jobs):
         with jobs.complete():
             for job in jobs:
                 seen.append((job.input, context.current()["tenant"]))
@@ -111,7 +108,7 @@ def test_handler_does_not_run_if_no_job_is_left(work):
     processors = processors_with(ActorContext(require=["tenant"]))
 
     @processors.register("batch", batch_limit=10)
-    def handle(jobs: Batch[int]) -> None:
+    def handle(jobs):
         raise AssertionError("The handler ran.")
 
     chains = enqueue(handle, {}, {})
@@ -123,13 +120,13 @@ def test_log_records_contain_what_the_jobs_of_a_batch_have_in_common(work, caplo
     processors = processors_with(LogContext("tenant"))
 
     @processors.register("batch", batch_limit=10)
-    def handle(jobs: Batch[int]) -> None:
+    def handle(jobs):
         logging.getLogger("tests.middleware").warning("in the batch")
 
     enqueue(handle, {"tenant": "acme"}, {"tenant": "acme", "r": 1})
     work(processors, slots=1)
     (record,) = (record for record in caplog.records if record.getMessage() == "in the batch")
-    fields: Any = record
+    fields = record
     assert (fields.job_type, fields.job_id, fields.attempt, fields.tenant) == ("batch", "", "", "acme")
 
 
@@ -137,7 +134,7 @@ def test_batch_has_one_budget_and_queries_of_the_library_are_not_counted(work, c
     processors = processors_with(QueryBudget(2))
 
     @processors.register("batch", batch_limit=10)
-    def handle(jobs: Batch[int]) -> None:
+    def handle(jobs):
         with jobs.prepare():
             Effect.objects.count()
         assert [list(job.blockers) for job in jobs] == [[], [], []]

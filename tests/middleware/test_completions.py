@@ -15,8 +15,7 @@ from django_jobchains import chains
 from django_jobchains.exceptions import FailJob
 from django_jobchains.middleware import LogContext, Middleware, QueryBudget
 from django_jobchains.models import Job
-from django_jobchains.processors import Backoff, Batch, JobType, Processors, RescheduleJob, RunningJob
-from django_jobchains.records import RecordRun
+from django_jobchains.processors import Backoff, Batch, JobType, Processors, RescheduleJob
 from django_jobchains.testing import run_due_jobs
 from tests.middleware.recording import Recording
 from tests.records.models import Upload
@@ -31,12 +30,12 @@ KINDS = ("job", "atomic", "continued", "batch", "async", "record", "async record
 class Audit(Middleware):
     """Writes a row in the transaction of each completion."""
 
-    def __init__(self, seen: list[str], error: Exception | None = None) -> None:
+    def __init__(self, seen, error=None):
         self.seen = seen
         self.error = error
 
     @contextmanager
-    def around_complete(self, job: Any) -> Iterator[None]:
+    def around_complete(self, job):
         assert connection.in_atomic_block
         assert job.signal.is_row_locked or isinstance(job, Batch)
         self.seen.append(job.type_name)
@@ -46,17 +45,17 @@ class Audit(Middleware):
             raise self.error
 
 
-def returning(kind: str, processors: Processors, steps: list[str]) -> Any:
+def returning(kind, processors, steps):
     """Register a handler that just returns, and return a function that adds work for it and one that reads its end."""
 
-    def handle(*args: Any) -> None:
+    def handle(*args):
         steps.append("handler")
 
-    async def ahandle(*args: Any) -> None:
+    async def ahandle(*args):
         steps.append("handler")
         await asyncio.sleep(0)
 
-    def continues(job: RunningJob[Any]) -> Any:
+    def continues(job):
         steps.append("handler")
         return job.continue_with(JobType[Any, Any]("outside"))
 
@@ -64,15 +63,15 @@ def returning(kind: str, processors: Processors, steps: list[str]) -> Any:
         processors.records(Upload, retry_after=None)(ahandle if kind.startswith("async") else handle)
         upload = Upload.objects.create()
         return lambda: Upload.objects.get(pk=upload.pk).state
-    options: dict[str, Any] = {"atomic": {"mode": "atomic"}, "batch": {"batch_limit": 5}}.get(kind, {})
-    function: Any = {"async": ahandle, "continued": continues}.get(kind, handle)
+    options = {"atomic": {"mode": "atomic"}, "batch": {"batch_limit": 5}}.get(kind, {})
+    function = {"async": ahandle, "continued": continues}.get(kind, handle)
     chain = processors.register("returns", input=Any, output=Any, **options)(function).enqueue()
     return lambda: Job.objects.get(pk=chain.id).status
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_handler_that_just_returns_passes_through_around_complete(work, kind):
-    steps: list[str] = []
+    steps = []
     processors = Processors(middleware=[Recording("outer", steps), Recording("inner", steps)])
     status = returning(kind, processors, steps)
     work(processors, poll_seconds=0.05)
@@ -97,7 +96,7 @@ def test_a_handler_that_just_returns_passes_through_around_complete(work, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_its_writes_are_committed_with_the_completion_and_its_error_undoes_both(work, kind):
-    seen: list[str] = []
+    seen = []
     good = Processors(middleware=[Audit(seen)])
     status = returning(kind, good, [])
     work(good, poll_seconds=0.05)
@@ -112,24 +111,24 @@ def test_its_writes_are_committed_with_the_completion_and_its_error_undoes_both(
 
 
 def test_what_does_not_complete_does_not_pass_through_it(work):
-    seen: list[str] = []
+    seen = []
     processors = Processors(middleware=[Audit(seen)], backoff=Backoff(initial_seconds=100))
 
     @processors.register("reschedules")
-    def reschedules(job: RunningJob[Any]) -> None:
+    def reschedules(job):
         raise RescheduleJob(delay=100)
 
     @processors.register("fails")
-    def fails(job: RunningJob[Any]) -> None:
+    def fails(job):
         raise FailJob
 
     @processors.register("batch", batch_limit=5)
-    def batch(jobs: Batch[Any]) -> None:
+    def batch(jobs):
         for job in jobs:
             job.fail("no")
 
     @processors.records(Upload)
-    def requeues(record: Upload, run: RecordRun) -> None:
+    def requeues(record, run):
         run.requeue()
         if run.record.num_failures == 0:
             Upload.objects.filter(pk=record.pk).update(num_failures=1)
@@ -144,16 +143,16 @@ def test_what_does_not_complete_does_not_pass_through_it(work):
 
 
 def test_an_explicit_completion_passes_through_it_once(work):
-    seen: list[str] = []
+    seen = []
     processors = Processors(middleware=[Audit(seen)])
 
     @processors.register("completes")
-    def completes(job: RunningJob[Any]) -> None:
+    def completes(job):
         with job.complete():
             pass
 
     @processors.register("completes later")
-    async def completes_later(job: RunningJob[Any]) -> None:
+    async def completes_later(job):
         await job.acomplete(lambda: None)
 
     completes.enqueue()
@@ -163,11 +162,11 @@ def test_an_explicit_completion_passes_through_it_once(work):
 
 
 def test_a_lost_lease_is_noticed_before_its_writes(work):
-    seen: list[str] = []
+    seen = []
     processors = Processors(middleware=[Audit(seen)])
 
     @processors.register("outside")
-    def outside(job: RunningJob[Any]) -> str:
+    def outside(job):
         on_own_connection(chains.complete, job.chain_id, "by a person")
         return "by the handler"
 
@@ -177,11 +176,11 @@ def test_a_lost_lease_is_noticed_before_its_writes(work):
 
 
 def test_a_transaction_that_the_handler_left_open_is_reported_as_such(work):
-    seen: list[str] = []
+    seen = []
     processors = Processors(middleware=[Audit(seen)], backoff=Backoff(initial_seconds=100))
 
     @processors.register("leaves")
-    def leaves(job: RunningJob[Any]) -> None:
+    def leaves(job):
         transaction.atomic().__enter__()
 
     chain = leaves.enqueue()
@@ -191,24 +190,24 @@ def test_a_transaction_that_the_handler_left_open_is_reported_as_such(work):
 
 
 def test_a_phase_that_the_handler_did_not_await_is_still_its_error(work):
-    seen: list[str] = []
-    tasks: list[asyncio.Task[None]] = []
+    seen = []
+    tasks = []
     entered, may_go = threading.Event(), threading.Event()
 
     class Releasing(Middleware):
         @contextmanager
-        def around_handler(self, job: RunningJob[Any]) -> Iterator[None]:
+        def around_handler(self, job) -> Iterator[None]:
             yield
             may_go.set()
 
     processors = Processors(middleware=[Releasing(), Audit(seen)], backoff=Backoff(initial_seconds=100))
 
-    def prepare() -> None:
+    def prepare():
         entered.set()
         may_go.wait(20)
 
     @processors.register("forgets")
-    async def forgets(job: RunningJob[Any]) -> None:
+    async def forgets(job):
         task = asyncio.create_task(job.aprepare(prepare))
         await asyncio.to_thread(entered.wait, 20)
         tasks.append(task)
@@ -223,14 +222,14 @@ def test_a_phase_that_the_handler_did_not_await_is_still_its_error(work):
 def test_middleware_without_the_hook_costs_no_statement(monkeypatch, registry, kind):
     monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
 
-    def statements(*middleware: Middleware) -> list[str]:
+    def statements(*middleware):
         registry.slices.clear()
         processors = Processors(middleware=middleware)
         status = returning(kind, processors, [])
         registry.add(processors)
-        made: list[str] = []
+        made = []
 
-        def note(execute: Any, sql: str, *args: Any) -> Any:
+        def note(execute, sql, *args):
             made.append(sql)
             return execute(sql, *args)
 

@@ -13,9 +13,8 @@ from django.test.utils import CaptureQueriesContext
 from django_jobchains import chains, context
 from django_jobchains.chains import Deduplicate
 from django_jobchains.exceptions import InvalidContext
-from django_jobchains.handlers.batch import Batch
 from django_jobchains.models import Job
-from django_jobchains.processors import JobType, Processors, Registry, RunningJob
+from django_jobchains.processors import JobType, Processors, Registry
 from django_jobchains.testing import run_due_jobs
 
 Context = dict[str, Any] | None
@@ -38,13 +37,13 @@ def seen():
 @pytest.fixture
 def reads(processors, seen):
     @processors.register("reads")
-    def reads(job: RunningJob[Any]) -> None:
+    def reads(job):
         seen.append(job.context)
 
     return reads
 
 
-def stored() -> list[Context]:
+def stored():
     return list(Job.objects.order_by("chain_index", "created_at", "id").values_list("context", flat=True))
 
 
@@ -80,7 +79,7 @@ def test_context_ends_with_its_block_even_after_an_error():
 
 def test_bound_can_be_used_as_a_decorator(reads):
     @context.bound(tenant="acme")
-    def view() -> None:
+    def view():
         reads.enqueue()
 
     view()
@@ -119,11 +118,11 @@ def test_error_for_a_value_that_is_not_json_names_the_value(value, message):
 
 def test_continuation_has_the_context_of_the_previous_job(processors, reads, seen):
     @processors.register("first")
-    def first(job: RunningJob[Any]) -> Any:
+    def first(job):
         return job.continue_with("second")
 
     @processors.register("second")
-    def second(job: RunningJob[Any]) -> Any:
+    def second(job):
         with context.bound(step=2, actor="job"), job.complete():
             return job.continue_with(reads)
 
@@ -146,7 +145,7 @@ def test_continuation_without_a_worker_has_the_context_of_the_job_and_of_the_cal
 
 def test_changes_of_a_handler_to_its_context_are_not_stored(processors, reads):
     @processors.register("adds")
-    def adds(job: RunningJob[Any]) -> Any:
+    def adds(job):
         job.context["client"] = object()
         job.context["tenant"] = "other"
         return job.continue_with(reads)
@@ -181,19 +180,19 @@ def test_deduplicated_chain_keeps_its_context(reads):
 
 
 def test_context_of_the_worker_is_not_bound_for_its_jobs(processors, reads):
-    currents: list[dict[str, Any]] = []
+    currents = []
 
     @processors.register("nested")
-    def nested(job: RunningJob[Any]) -> None:
+    def nested(job):
         currents.append(dict(context.current()))
         reads.enqueue()
 
     @processors.register("batch", batch_limit=5)
-    def batch(jobs: Batch[Any]) -> None:
+    def batch(jobs):
         currents.append(dict(context.current()))
 
     @processors.register("task")
-    async def task(job: RunningJob[Any]) -> None:
+    async def task(job):
         currents.append(dict(context.current()))
 
     nested.enqueue()
@@ -216,13 +215,13 @@ def test_invalid_stored_context_fails_only_its_own_job(reads, seen, value):
 
 
 def test_tasks_have_separate_contexts(reads):
-    async def enqueue(tenant: str) -> None:
+    async def enqueue(tenant):
         with context.bound(tenant=tenant):
             await asyncio.sleep(0)
             await reads.aenqueue()
             assert await sync_to_async(context.current)() == {"tenant": tenant}
 
-    async def main() -> None:
+    async def main():
         await asyncio.gather(enqueue("acme"), enqueue("umbrella"))
 
     async_to_sync(main)()

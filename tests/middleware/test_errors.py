@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 from django.db.models import F
@@ -10,7 +9,6 @@ from django.db.models import F
 from django_jobchains.exceptions import FailJob
 from django_jobchains.middleware import Middleware
 from django_jobchains.models import FailedAttempt, Job
-from django_jobchains.processors import RunningJob
 from tests.middleware.recording import AllHooks, Failing, Recording, Swallowing, processors_with
 from tests.shop.models import Effect
 from tests.support.attempts import committed, on_own_connection
@@ -20,7 +18,7 @@ pytestmark = committed
 PHASES = ("handler", "prepare", "complete")
 
 
-def in_phases(job: RunningJob[str]) -> None:
+def in_phases(job):
     """Write in each phase, and fail in the one that the input names."""
     with job.prepare():
         Effect.objects.create(job_id=job.id, label="prepare")
@@ -32,14 +30,14 @@ def in_phases(job: RunningJob[str]) -> None:
     _fail_if(job.input == "after")
 
 
-def _fail_if(condition: bool) -> None:
+def _fail_if(condition):
     if condition:
         raise RuntimeError("declined")
 
 
 @pytest.mark.parametrize(("place", "seen_in"), [(name, name) for name in PHASES] + [("after", "handler")])
 def test_middleware_observes_an_error_of_the_handler_in_its_phase(work, place, seen_in):
-    seen: list[str] = []
+    seen = []
     processors = processors_with(Recording("it", seen))
     processors.register("fails")(in_phases)
     chain = processors.by_name["fails"].job_type.enqueue(place)
@@ -54,13 +52,13 @@ def test_middleware_observes_an_error_of_the_handler_in_its_phase(work, place, s
 def test_middleware_may_replace_an_error(work, phase):
     class Replacing(AllHooks):
         @contextmanager
-        def around(self, name: str, job: RunningJob[Any]) -> Iterator[None]:
+        def around(self, name, job) -> Iterator[None]:
             try:
                 yield
             except RuntimeError as error:
                 raise FailJob("the card was declined") from error
 
-    seen: list[str] = []
+    seen = []
     processors = processors_with(Recording("outer", seen), Replacing(), Recording("inner", seen))
     processors.register("fails")(in_phases)
     chain = processors.by_name["fails"].job_type.enqueue(phase)
@@ -72,7 +70,7 @@ def test_middleware_may_replace_an_error(work, phase):
 
 @pytest.mark.parametrize("phase", PHASES)
 def test_swallowed_error_fails_the_attempt_and_is_raised_in_outer_middleware(work, phase):
-    seen: list[str] = []
+    seen = []
     processors = processors_with(Recording("outer", seen), Swallowing(phase))
     processors.register("fails")(in_phases)
     chain = processors.by_name["fails"].job_type.enqueue(phase)
@@ -88,7 +86,7 @@ def test_swallowed_error_of_an_atomic_handler_rolls_back_its_writes(work):
     processors = processors_with(Swallowing("prepare"), Swallowing("handler"))
 
     @processors.register("atomic", mode="atomic")
-    def atomic(job: RunningJob[Any]) -> None:
+    def atomic(job):
         Effect.objects.create(job_id=job.id, label="own")
         raise RuntimeError("declined")
 
@@ -102,11 +100,11 @@ def test_swallowed_error_of_an_atomic_handler_rolls_back_its_writes(work):
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("mode", ["staged", "atomic"])
 def test_error_of_middleware_fails_the_attempt(work, phase, when, mode):
-    seen: list[str] = []
+    seen = []
     processors = processors_with(Recording("outer", seen), Failing(phase, when, RuntimeError("no tenant")))
 
     @processors.register("good", mode=mode)
-    def good(job: RunningJob[Any]) -> str:
+    def good(job):
         if mode == "staged":
             with job.prepare():
                 pass
@@ -127,7 +125,7 @@ def test_error_of_middleware_in_a_phase_fails_the_attempt_even_if_the_handler_sw
     processors = processors_with(Failing(phase, "entered", RuntimeError("no tenant")))
 
     @processors.register("swallows")
-    def swallows(job: RunningJob[Any]) -> str:
+    def swallows(job):
         try:
             with job.prepare() if phase == "prepare" else job.complete():
                 pass
@@ -146,11 +144,11 @@ def test_failing_middleware_affects_neither_the_worker_nor_other_jobs(work, erro
     broken, good = processors_with(Failing("handler", "left", error)), processors_with()
 
     @broken.register("broken")
-    def first(job: RunningJob[Any]) -> None:
+    def first(job):
         pass
 
     @good.register("good")
-    def second(job: RunningJob[Any]) -> int:
+    def second(job):
         return 1
 
     failing = [first.enqueue() for _ in range(3)]
@@ -162,11 +160,11 @@ def test_failing_middleware_affects_neither_the_worker_nor_other_jobs(work, erro
 
 
 def test_stop_iteration_of_a_handler_is_not_changed(work):
-    seen: list[str] = []
+    seen = []
     processors = processors_with(Recording("outer", seen), Middleware(), Recording("inner", seen))
 
     @processors.register("stops")
-    def stops(job: RunningJob[Any]) -> None:
+    def stops(job):
         raise StopIteration("no more")
 
     chain = stops.enqueue()
@@ -176,11 +174,11 @@ def test_stop_iteration_of_a_handler_is_not_changed(work):
 
 
 def test_lost_lease_cannot_be_swallowed(work):
-    seen: list[str] = []
+    seen = []
     processors = processors_with(Recording("outer", seen), Swallowing("handler"))
 
     @processors.register("slow")
-    def slow(job: RunningJob[Any]) -> None:
+    def slow(job):
         on_own_connection(lambda: Job.objects.filter(pk=job.id).update(lease_number=F("lease_number") + 1))
         with job.complete():
             Effect.objects.create(job_id=job.id, label="late")

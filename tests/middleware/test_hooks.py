@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 from django.apps import apps
@@ -13,7 +12,7 @@ from django.utils import translation
 from django_jobchains.exceptions import RegistryError
 from django_jobchains.middleware import Middleware
 from django_jobchains.models import Job
-from django_jobchains.processors import Processors, RescheduleJob, RunningJob
+from django_jobchains.processors import Processors, RescheduleJob
 from django_jobchains.testing import run_due_jobs
 from tests.middleware.recording import Recording, processors_with
 from tests.shop.models import Effect
@@ -23,11 +22,11 @@ pytestmark = committed
 
 
 def test_first_middleware_is_the_outermost_in_every_phase(work):
-    seen: list[str] = []
+    seen = []
     processors = processors_with(Recording("outer", seen), Recording("inner", seen))
 
     @processors.register("phases")
-    def phases(job: RunningJob[Any]) -> None:
+    def phases(job):
         seen.append("handler")
         with job.prepare():
             seen.append("prepare")
@@ -61,11 +60,11 @@ def test_first_middleware_is_the_outermost_in_every_phase(work):
 
 
 def test_atomic_handler_runs_inside_the_hooks_of_handler_and_prepare(work):
-    seen: list[str] = []
+    seen = []
     processors = processors_with(Recording("it", seen))
 
     @processors.register("atomic", mode="atomic")
-    def atomic(job: RunningJob[Any]) -> None:
+    def atomic(job):
         seen.append("handler")
         with job.complete():
             seen.append("complete")
@@ -86,11 +85,11 @@ def test_atomic_handler_runs_inside_the_hooks_of_handler_and_prepare(work):
 
 
 def test_hooks_of_the_phases_run_while_the_row_is_locked(work):
-    locked: list[bool] = []
+    locked = []
 
     class Reading(Middleware):
         @contextmanager
-        def around_complete(self, job: RunningJob[Any]) -> Iterator[None]:
+        def around_complete(self, job) -> Iterator[None]:
             locked.append(job.signal.is_row_locked)
             yield
 
@@ -99,7 +98,7 @@ def test_hooks_of_the_phases_run_while_the_row_is_locked(work):
     processors = processors_with(Reading())
 
     @processors.register("phases")
-    def phases(job: RunningJob[Any]) -> None:
+    def phases(job):
         locked.append(job.signal.is_row_locked)
         with job.prepare():
             pass
@@ -115,16 +114,16 @@ def test_hooks_of_the_phases_run_while_the_row_is_locked(work):
 def test_local_setting_of_a_hook_ends_with_its_phase(work):
     class Tenant(Middleware):
         @contextmanager
-        def around_complete(self, job: RunningJob[Any]) -> Iterator[None]:
+        def around_complete(self, job) -> Iterator[None]:
             with connection.cursor() as cursor:
                 cursor.execute("SET LOCAL application_name = 'tenant-1'")
             yield
 
         around_prepare = around_complete
 
-    names: list[str] = []
+    names = []
 
-    def read_setting() -> None:
+    def read_setting():
         with connection.cursor() as cursor:
             cursor.execute("SHOW application_name")
             names.append(cursor.fetchone()[0])
@@ -132,7 +131,7 @@ def test_local_setting_of_a_hook_ends_with_its_phase(work):
     processors = processors_with(Tenant())
 
     @processors.register("reads")
-    def reads(job: RunningJob[Any]) -> None:
+    def reads(job):
         with job.prepare():
             read_setting()
         read_setting()
@@ -146,18 +145,18 @@ def test_local_setting_of_a_hook_ends_with_its_phase(work):
 
 
 def test_hook_runs_on_the_thread_of_the_handler_and_can_read_the_input(work):
-    seen: list[tuple[int, Any]] = []
+    seen = []
 
     class Reading(Middleware):
         @contextmanager
-        def around_handler(self, job: RunningJob[Any]) -> Iterator[None]:
+        def around_handler(self, job) -> Iterator[None]:
             seen.append((threading.get_ident(), job.input))
             yield
 
     processors = processors_with(Reading())
 
     @processors.register("reads")
-    def reads(job: RunningJob[Any]) -> None:
+    def reads(job):
         seen.append((threading.get_ident(), job.input))
 
     reads.enqueue({"order": 7})
@@ -168,7 +167,7 @@ def test_hook_runs_on_the_thread_of_the_handler_and_can_read_the_input(work):
 def test_writes_of_a_hook_after_the_handler_are_committed_with_the_completion(work):
     class Writing(Middleware):
         @contextmanager
-        def around_handler(self, job: RunningJob[Any]) -> Iterator[None]:
+        def around_handler(self, job) -> Iterator[None]:
             yield
             Effect.objects.create(job_id=job.id, label="audit")
             if job.input == "break":
@@ -177,7 +176,7 @@ def test_writes_of_a_hook_after_the_handler_are_committed_with_the_completion(wo
     processors = processors_with(Writing())
 
     @processors.register("write")
-    def write(job: RunningJob[str]) -> None:
+    def write(job):
         with job.complete():
             Effect.objects.create(job_id=job.id, label="own")
 
@@ -188,15 +187,15 @@ def test_writes_of_a_hook_after_the_handler_are_committed_with_the_completion(wo
 
 
 def test_middleware_applies_only_to_its_own_processors(work):
-    seen: list[str] = []
+    seen = []
     watched, plain = processors_with(Recording("watched", seen)), processors_with()
 
     @watched.register("watched")
-    def first(job: RunningJob[Any]) -> None:
+    def first(job):
         pass
 
     @plain.register("plain")
-    def second(job: RunningJob[Any]) -> None:
+    def second(job):
         seen.append("plain")
 
     second.enqueue()
@@ -209,16 +208,16 @@ def test_middleware_applies_only_to_its_own_processors(work):
 def test_values_that_middleware_adds_to_the_context_last_for_one_attempt(work):
     class Client(Middleware):
         @contextmanager
-        def around_handler(self, job: RunningJob[Any]) -> Iterator[None]:
+        def around_handler(self, job) -> Iterator[None]:
             assert job.context == {}
             job.context["client"] = object()
             yield
 
     processors = Processors(middleware=[Client()])
-    clients: list[object] = []
+    clients = []
 
     @processors.register("call")
-    def call(job: RunningJob[Any]) -> None:
+    def call(job):
         clients.append(job.context["client"])
         if job.attempt == 1:
             raise RescheduleJob(delay=0)
@@ -230,11 +229,11 @@ def test_values_that_middleware_adds_to_the_context_last_for_one_attempt(work):
 
 
 def test_testing_kit_runs_middleware(monkeypatch, registry):
-    seen: list[str] = []
+    seen = []
     processors = processors_with(Recording("it", seen))
 
     @processors.register("kit")
-    def kit(job: RunningJob[Any]) -> None:
+    def kit(job):
         pass
 
     registry.add(processors)
@@ -245,11 +244,11 @@ def test_testing_kit_runs_middleware(monkeypatch, registry):
 
 
 def test_context_variables_that_a_handler_sets_end_with_its_attempt(work):
-    languages: list[str] = []
+    languages = []
     processors = processors_with()
 
     @processors.register("translates")
-    def translates(job: RunningJob[Any]) -> None:
+    def translates(job):
         languages.append(translation.get_language())
         translation.activate("fr")
 
@@ -275,13 +274,13 @@ def test_middleware_must_be_a_list_of_instances(wrong, message):
 
 def test_error_for_a_hook_without_contextmanager_suggests_it(work):
     class Undecorated(Middleware):
-        def around_handler(self, job: RunningJob[Any]) -> Any:
+        def around_handler(self, job):
             yield
 
     processors = processors_with(Undecorated())
 
     @processors.register("never")
-    def never(job: RunningJob[Any]) -> None:
+    def never(job):
         raise AssertionError("The handler ran.")
 
     chain = never.enqueue()

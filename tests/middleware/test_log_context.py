@@ -7,7 +7,6 @@ import pickle
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
@@ -15,7 +14,6 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django_jobchains import context
 from django_jobchains.exceptions import RegistryError
 from django_jobchains.middleware import LogContext, Middleware
-from django_jobchains.processors import RunningJob
 from tests.middleware.recording import processors_with
 from tests.support.attempts import committed
 
@@ -25,16 +23,16 @@ FIELDS = ("job_id", "chain_id", "job_type", "attempt")
 
 
 class RecordingHandler(logging.Handler):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.records: list[logging.LogRecord] = []
+        self.records = []
         self.formatter = logging.Formatter("%(job_type)s %(job_id)s %(attempt)s %(message)s")
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def emit(self, record):
         self.format(record)
         self.records.append(record)
 
-    def fields(self) -> list[tuple[Any, ...]]:
+    def fields(self):
         return [tuple(getattr(record, name) for name in FIELDS) for record in self.records]
 
 
@@ -56,7 +54,7 @@ def test_every_record_of_an_attempt_has_the_fields_of_its_job(work, recorded):
     processors = processors_with(LogContext())
 
     @processors.register("talks")
-    def talks(job: RunningJob[Any]) -> None:
+    def talks(job):
         logger.info("in the handler")
         with job.prepare():
             logger.info("in prepare")
@@ -80,7 +78,7 @@ def test_concurrent_attempts_have_their_own_fields(work, recorded):
     together = threading.Barrier(3)
 
     @processors.register("talks")
-    def talks(job: RunningJob[Any]) -> None:
+    def talks(job):
         together.wait(20)
         logger.info("%s", job.id)
         together.wait(20)
@@ -97,7 +95,7 @@ def test_concurrent_attempts_have_their_own_fields(work, recorded):
 def test_fields_are_removed_after_the_attempt(work, recorded):
     class Around(Middleware):
         @contextmanager
-        def around_handler(self, job: RunningJob[Any]) -> Iterator[None]:
+        def around_handler(self, job) -> Iterator[None]:
             try:
                 yield
             finally:
@@ -106,11 +104,11 @@ def test_fields_are_removed_after_the_attempt(work, recorded):
     logging_, plain = processors_with(Around(), LogContext()), processors_with()
 
     @logging_.register("fails")
-    def fails(job: RunningJob[Any]) -> None:
+    def fails(job):
         raise RuntimeError("declined")
 
     @plain.register("plain")
-    def after(job: RunningJob[Any]) -> None:
+    def after(job):
         logger.info("of other processors")
 
     fails.enqueue()
@@ -123,7 +121,7 @@ def test_values_of_the_context_can_be_fields(work, recorded):
     processors = processors_with(LogContext("tenant", "request_id"))
 
     @processors.register("talks")
-    def talks(job: RunningJob[Any]) -> None:
+    def talks(job):
         logger.info("in the handler")
 
     with context.bound(tenant="acme"):
@@ -138,7 +136,7 @@ def test_value_cannot_forge_a_log_line(work, recorded, value):
     processors = processors_with(LogContext("tenant"))
 
     @processors.register("talks")
-    def talks(job: RunningJob[Any]) -> None:
+    def talks(job):
         logger.info("in the handler")
 
     with context.bound(tenant=value):
@@ -154,8 +152,8 @@ def test_records_of_async_code_have_the_fields(work, recorded):
     processors = processors_with(LogContext())
 
     @processors.register("talks")
-    def talks(job: RunningJob[Any]) -> None:
-        async def log() -> None:
+    def talks(job):
+        async def log():
             await asyncio.sleep(0)
             logger.info("in a task")
             await sync_to_async(logger.info)("in a thread")
@@ -171,7 +169,7 @@ def test_extra_takes_precedence(work, recorded):
     processors = processors_with(LogContext())
 
     @processors.register("talks")
-    def talks(job: RunningJob[Any]) -> None:
+    def talks(job):
         logger.info("mine", extra={"job_id": "mine", "attempt": 7})
 
     talks.enqueue()

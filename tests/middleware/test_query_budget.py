@@ -11,23 +11,23 @@ from django.db import connection, connections, transaction
 from django_jobchains import chains
 from django_jobchains.chains import Deduplicate
 from django_jobchains.exceptions import RegistryError
-from django_jobchains.middleware import Middleware, QueryBudget
-from django_jobchains.processors import JobType, Processors, RunningJob
+from django_jobchains.middleware import QueryBudget
+from django_jobchains.processors import JobType, Processors
 from tests.middleware.recording import processors_with
 from tests.shop.models import Effect
-from tests.support.attempts import Work, committed, on_own_connection
+from tests.support.attempts import committed, on_own_connection
 
 pytestmark = committed
 
 Handler = Any
 
 
-def query(times: int = 1, using: str = "default") -> None:
+def query(times=1, using="default"):
     for _ in range(times):
         list(Effect.objects.using(using).filter(label="none"))
 
 
-def run(work: Work, handler: Handler, *middleware: Middleware, **options: Any) -> Any:
+def run(work, handler, *middleware, **options):
     """Run one attempt of a handler, and return its job."""
     processors = processors_with(*middleware)
     chain = processors.register("queries", **options)(handler).enqueue()
@@ -35,7 +35,7 @@ def run(work: Work, handler: Handler, *middleware: Middleware, **options: Any) -
     return chain.refresh().current_job
 
 
-def in_every_phase(job: RunningJob[Any]) -> None:
+def in_every_phase(job):
     query(2)
     with job.prepare():
         query(1)
@@ -47,7 +47,7 @@ def in_every_phase(job: RunningJob[Any]) -> None:
 
 @pytest.mark.parametrize("mode", ["staged", "atomic"])
 def test_queries_of_the_handler_are_counted_in_every_phase_and_those_of_the_library_are_not(work, caplog, mode):
-    def atomically(job: RunningJob[Any]) -> None:
+    def atomically(job):
         query(3)
         assert job.blockers == []
         with job.complete():
@@ -68,7 +68,7 @@ def test_one_warning_is_logged_and_the_handler_continues(work, caplog):
 
 
 def test_warning_is_logged_for_a_handler_that_fails(work, caplog):
-    def fails(job: RunningJob[Any]) -> None:
+    def fails(job):
         query(3)
         raise RuntimeError("declined")
 
@@ -77,9 +77,9 @@ def test_warning_is_logged_for_a_handler_that_fails(work, caplog):
 
 
 def test_first_query_beyond_the_budget_may_fail_the_attempt(work):
-    done: list[int] = []
+    done = []
 
-    def queries(job: RunningJob[Any]) -> None:
+    def queries(job):
         with job.complete():
             Effect.objects.create(job_id=job.id, label="own")
             for number in range(5):
@@ -93,7 +93,7 @@ def test_first_query_beyond_the_budget_may_fail_the_attempt(work):
 
 
 def test_attempt_fails_even_if_the_handler_swallows_the_error(work):
-    def queries(job: RunningJob[Any]) -> None:
+    def queries(job):
         with suppress(Exception):
             query(3)
 
@@ -120,9 +120,9 @@ def test_each_attempt_has_its_own_budget(work):
 
 def test_queries_of_enqueue_and_cancel_are_not_counted(work, settings):
     settings.JOBCHAINS = {}  # with wake-ups
-    other: JobType[Any, Any] = JobType("other")
+    other = JobType("other")
 
-    def queries(job: RunningJob[Any]) -> None:
+    def queries(job):
         query()  # opens the connection
         first = other.enqueue()
         other.enqueue(deduplicate=Deduplicate("k"))
@@ -138,9 +138,9 @@ def test_queries_of_enqueue_and_cancel_are_not_counted(work, settings):
 
 @pytest.mark.postgresql
 def test_store_keeps_its_prepared_statements(work, monkeypatch):
-    unprepared: list[str] = []
+    unprepared = []
 
-    def fetch(store: Any, sql: str, params: Any) -> Any:
+    def fetch(store, sql, params):
         unprepared.append(sql)
         raise AssertionError("The statement is not prepared.")
 
@@ -150,7 +150,7 @@ def test_store_keeps_its_prepared_statements(work, monkeypatch):
 
 
 def test_savepoints_are_not_counted(work):
-    def queries(job: RunningJob[Any]) -> None:
+    def queries(job):
         with transaction.atomic(), transaction.atomic():
             query()
         with job.complete(), transaction.atomic():
@@ -160,7 +160,7 @@ def test_savepoints_are_not_counted(work):
 
 
 def test_all_databases_or_the_given_ones_are_counted(work, second_alias, caplog):
-    def queries(job: RunningJob[Any]) -> None:
+    def queries(job):
         query(2)
         query(3, second_alias)
         connections[second_alias].close()
@@ -174,7 +174,7 @@ def test_all_databases_or_the_given_ones_are_counted(work, second_alias, caplog)
 
 
 def test_queries_of_the_async_orm_are_counted(work, caplog):
-    async def count() -> None:
+    async def count():
         for _ in range(3):
             await Effect.objects.acount()
 
@@ -183,7 +183,7 @@ def test_queries_of_the_async_orm_are_counted(work, caplog):
 
 
 def test_queries_of_a_new_connection_are_counted(work, caplog):
-    def queries(job: RunningJob[Any]) -> None:
+    def queries(job):
         query()
         connection.close()
         del connections["default"]
@@ -198,7 +198,7 @@ def test_queries_outside_of_the_handler_are_not_counted(work, caplog):
     first = limited.register("first")(lambda job: query(1))
     second = plain.register("second")(lambda job: query(5))
 
-    def both(job: RunningJob[Any]) -> None:
+    def both(job):
         query()
         on_own_connection(query, 5)
 
@@ -211,10 +211,10 @@ def test_queries_outside_of_the_handler_are_not_counted(work, caplog):
 
 
 def test_execute_wrappers_of_the_handler_are_supported(work, caplog):
-    def wrapper(execute: Any, *args: Any) -> Any:
+    def wrapper(execute, *args):
         return execute(*args)
 
-    def queries(job: RunningJob[Any]) -> None:
+    def queries(job):
         with connection.execute_wrapper(wrapper):  # opens the thread's connection
             query(2)
         assert wrapper not in connection.execute_wrappers

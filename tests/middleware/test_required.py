@@ -1,7 +1,5 @@
 """A worker does not start if processors that it would run lack required middleware."""
 
-from typing import Any
-
 import pytest
 from django.apps import apps
 from django.conf import settings as project
@@ -10,7 +8,7 @@ from django.core.management import CommandError, call_command
 from django.test import override_settings
 
 from django_jobchains.middleware import ActorContext, LogContext, Middleware, QueryBudget
-from django_jobchains.processors import Processors, Registry, get_registry
+from django_jobchains.processors import Processors, get_registry
 from django_jobchains.worker import Worker
 from tests.support.attempts import WITHOUT_WAKE_UPS
 
@@ -40,7 +38,7 @@ def processors_by_name(registry):
     return found
 
 
-def refusal(registry: Registry, **options: Any) -> str:
+def refusal(registry, **options):
     with pytest.raises(ImproperlyConfigured) as caught:
         Worker(registry=registry, **options)
     return str(caught.value)
