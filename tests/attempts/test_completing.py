@@ -1,169 +1,183 @@
 """A handler completes its job by returning, or in a transaction with its own writes."""
 
+from contextlib import nullcontext
+from dataclasses import dataclass
+from decimal import Decimal
+
+import pytest
 from django.db import connection, transaction
 
+from django_jobchains.db.ids import new_id
+from django_jobchains.exceptions import ChainNotFound
 from django_jobchains.models import Job
-from tests.shop.models import Effect
+from django_jobchains.processors import Backoff
 from tests.support.attempts import committed
+from tests.support.scenario import effect, effects
 
 pytestmark = committed
 
 
-def effects():
-    return list(Effect.objects.order_by("id").values_list("label", flat=True))
+def complete_in(place, job, function):
+    """Return what a function returns, after calling it in this place of a handler."""
+    if place == "complete":
+        with job.complete():
+            return function()
+    return function()
 
 
-def test_returned_value_completes_the_job_with_it(processors, work):
-    @processors.register("double")
-    def double(job):
-        return 2 * job.input
-
-    chain = double.enqueue(21)
-    work()
-    job = chain.refresh().current_job
-    assert (job.status, job.output, job.attempt) == ("completed", 42, 1)
-    assert (chain.status, chain.output) == ("completed", 42)
+def mode_of(place):
+    return "atomic" if place == "atomic" else "staged"
 
 
-def test_completed_job_has_no_lease_and_records_its_worker_and_times(processors, work):
-    @processors.register("quiet")
-    def quiet(job):
-        pass
-
-    chain = quiet.enqueue()
-    work(name="mail")
-    job = chain.refresh().current_job
-    assert (job.leased_by, job.leased_until, job.last_error) == (None, None, None)
-    assert job.completed_by is not None
-    assert job.completed_by.startswith("mail:")
-    assert job.created_at <= job.last_attempt_at <= job.finished_at
-
-
-def test_handler_gets_its_job(processors, work):
+def test_handler_gets_its_job_and_its_result_completes_it(processors, work):
     seen = []
 
-    @processors.register("reads")
-    def reads(job):
+    @processors.register("double")
+    def double(job):
         seen.append(job)
+        return 2 * job.input
 
-    chain = reads.enqueue({"a": 1}, priority=3, queue="mail")
-    work()
-    (job,) = seen
-    row = chain.current_job
-    assert (job.id, job.chain_id, job.type_name, job.input) == (chain.id, chain.id, "reads", {"a": 1})
+    chain = double.enqueue(21, priority=3, queue="mail")
+    work(name="mail")
+    [job], row = seen, chain.refresh().current_job
+    assert (job.id, job.chain_id, job.type_name, job.input) == (chain.id, chain.id, "double", 21)
     assert (job.attempt, job.priority, job.queue, job.last_error) == (1, 3, "mail", None)
-    assert (job.created_at, job.run_at) == (row.created_at, row.run_at)
+    assert (job.created_at, job.run_at, job.last_attempt_at) == (row.created_at, row.run_at, row.last_attempt_at)
     assert job.created_at.utcoffset() is not None
     assert not job.signal.aborted
+    assert (row.status, row.output, row.attempt, chain.output) == ("completed", 42, 1, 42)
+    assert (row.leased_by, row.leased_until, row.last_error) == (None, None, None)
+    assert row.completed_by.startswith("mail:")
+    assert row.created_at <= row.last_attempt_at <= row.finished_at
 
 
-def test_no_transaction_is_open_while_a_staged_handler_runs(processors, work):
+#: The mode of a handler, that of its ``prepare()``, and where a transaction is open.
+MODES = {
+    "staged": ("staged", "staged", [False, True, False, True, True]),
+    "atomic prepare": ("staged", "atomic", [False, True, True, True, True]),
+    "without prepare": ("staged", None, [False, False, True, True]),
+    "atomic handler": ("atomic", None, [True, True, True, True]),
+}
+
+
+@pytest.mark.parametrize(("mode", "prepare", "expected"), MODES.values(), ids=MODES)
+def test_where_transactions_are_open(processors, work, mode, prepare, expected):
     open_ = []
 
-    @processors.register("reads")
+    def note():
+        open_.append(connection.in_atomic_block)
+
+    @processors.register("reads", mode=mode)
     def reads(job):
-        open_.append(connection.in_atomic_block)
-        with job.prepare():
-            open_.append(connection.in_atomic_block)
-        open_.append(connection.in_atomic_block)
+        note()
+        if prepare:
+            with job.prepare(mode=prepare):
+                effect(job, "prepared")
+                note()
+        note()
         with job.complete():
-            open_.append(connection.in_atomic_block)
-
-    reads.enqueue()
-    work()
-    assert open_ == [False, True, False, True]
-
-
-def test_transaction_of_atomic_prepare_stays_open_until_the_handler_returns(processors, work):
-    open_ = []
-
-    @processors.register("reads")
-    def reads(job):
-        with job.prepare(mode="atomic"):
-            Effect.objects.create(job_id=job.id, label="prepared")
-        open_.append(connection.in_atomic_block)
-        with job.complete():
-            Effect.objects.create(job_id=job.id, label="completed")
-        open_.append(connection.in_atomic_block)
-        return "done"
+            effect(job, "completed")
+            note()
+        note()
+        effect(job, "afterwards")
 
     chain = reads.enqueue()
     work()
-    assert open_ == [True, True]
-    assert effects() == ["prepared", "completed"]
-    assert (chain.refresh().status, chain.output) == ("completed", "done")
+    assert open_ == expected
+    assert effects() == [*(["prepared"] if prepare else []), "completed", "afterwards"]
+    assert chain.refresh().status == "completed"
 
 
-def test_atomic_mode_runs_the_whole_handler_in_the_completion_transaction(processors, work):
-    open_ = []
-
-    @processors.register("reads", mode="atomic")
-    def reads(job):
-        open_.append(connection.in_atomic_block)
-        Effect.objects.create(job_id=job.id, label="done")
-        return "done"
-
-    chain = reads.enqueue()
-    work()
-    assert open_ == [True]
-    assert effects() == ["done"]
-    assert chain.refresh().output == "done"
-
-
-def test_complete_may_be_used_in_atomic_mode(processors, work):
-    @processors.register("both", mode="atomic")
-    def both(job):
-        with job.complete():
-            Effect.objects.create(job_id=job.id, label="done")
-        return "done"
-
-    chain = both.enqueue()
-    work()
-    assert effects() == ["done"]
-    assert chain.refresh().output == "done"
-
-
-def test_complete_commits_when_the_handler_returns(processors, work):
-    open_ = []
-
-    @processors.register("late")
-    def late(job):
-        with job.complete():
-            Effect.objects.create(job_id=job.id, label="done")
-        open_.append(connection.in_atomic_block)
-        Effect.objects.create(job_id=job.id, label="afterwards")
-
-    late.enqueue()
-    work()
-    assert open_ == [True]
-    assert effects() == ["done", "afterwards"]
-
-
-def test_staged_prepare_is_committed_at_the_end_of_its_block(processors, work):
-    ran = []
-
-    @processors.register("staged")
-    def staged(job):
-        with job.prepare(mode="staged"):
-            Effect.objects.create(job_id=job.id, label="prepared")
-            transaction.on_commit(lambda: ran.append("on_commit"))
-        assert ran == ["on_commit"]
-        return "done"
-
-    chain = staged.enqueue()
-    work()
-    assert effects() == ["prepared"]
-    assert chain.refresh().output == "done"
-
-
-def test_on_commit_hooks_of_complete_run_after_the_job_is_completed(processors, work):
-    statuses = []
+def test_on_commit_hooks_run_after_the_commit_of_their_phase(processors, work):
+    seen = []
 
     @processors.register("hooked")
     def hooked(job):
+        def note():
+            seen.append(Job.objects.get(pk=job.id).status)
+
+        with job.prepare():
+            transaction.on_commit(note)
+        assert seen == ["running"]
         with job.complete():
-            transaction.on_commit(lambda: statuses.append(Job.objects.get(pk=job.id).status))
+            transaction.on_commit(note)
 
     hooked.enqueue()
     work()
-    assert statuses == ["completed"]
+    assert seen == ["running", "completed"]
+
+
+def circular():
+    values = []
+    values.append(values)
+    return values
+
+
+@dataclass
+class Receipt:
+    number: int
+
+
+@pytest.mark.parametrize("place", ["staged", "complete", "atomic"])
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: {"sums": [1, Decimal("0.1")]}, "At $.sums[1]: Decimal is not JSON"),
+        (circular, "nested deeper than 100 levels"),
+        (lambda: "x" * 2**20, "1,048,578 bytes of JSON; the limit is 1,048,576"),
+        (lambda: 10**5000, "cannot be written as JSON"),
+    ],
+)
+def test_result_that_cannot_be_stored_fails_the_attempt(processors, work, place, make, reason):
+    @processors.register("returns", mode=mode_of(place))
+    def returns(job):
+        return complete_in(place, job, lambda: (effect(job), make())[1])
+
+    good = processors.register("other")(lambda job: "fine").enqueue()
+    chain = returns.enqueue()
+    work()
+    job = chain.refresh().current_job
+    assert (job.status, job.output) == ("pending", None)
+    assert job.last_error.startswith("InvalidOutput: ")
+    assert reason in job.last_error
+    assert effects() == (["written"] if place == "staged" else [])
+    assert good.refresh().output == "fine"
+
+
+def test_output_must_be_of_the_type(processors, work):
+    @processors.register("typed")
+    def typed(job) -> Receipt:
+        return Receipt(7) if job.input else "not a receipt"
+
+    wrong, right = typed.enqueue(0), typed.enqueue(1)
+    work()
+    assert wrong.refresh().current_job.last_error.startswith("InvalidOutput: Not a Receipt: ")
+    assert (right.refresh().stored_output, right.output) == ({"number": 7}, Receipt(7))
+
+
+@pytest.mark.parametrize("writes", ["in complete()", "with others", "as a batch"])
+@pytest.mark.parametrize(
+    ("options", "end"),
+    [
+        ({}, ("pending", 1)),
+        ({"backoff": Backoff(0, 1, 0, 0), "max_attempts": 2}, ("failed", 2)),
+        ({"fail_on": (ChainNotFound,)}, ("failed", 1)),
+    ],
+)
+def test_error_while_the_outcome_is_written_is_that_of_the_attempt(processors, work, writes, options, end):
+    """It is handled in the same way in ``complete()`` and in the writer of ends."""
+
+    def handler(job):
+        for each in job if writes == "as a batch" else [job]:
+            with job.complete() if writes == "in complete()" else nullcontext():
+                continuation = each.continue_with("continues", blockers=[new_id()])
+        return None if writes == "as a batch" else continuation
+
+    if writes == "as a batch":
+        options = {**options, "batch_limit": 2}
+    processors.register("continues", **options)(handler).enqueue()
+    work(slots=1)
+    job = Job.objects.get()
+    assert job.last_error.startswith("ChainNotFound: ")
+    assert (job.status, job.attempt) == end
+    assert job.failed_attempts.count() == job.attempt

@@ -1,184 +1,227 @@
-"""The attributes of a running job, reasons of a rescheduling, and ids of continuations."""
+"""The attributes of a running job, and its continuation, which is created in the transaction that completes it."""
 
 import math
-from typing import Any
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
+from django.db import connection
+from django.db.backends.signals import connection_created
 
 from django_jobchains import chains
 from django_jobchains.chains import DuplicateJobId
 from django_jobchains.db.ids import new_id
 from django_jobchains.models import Job
-from django_jobchains.processors import Backoff, JobType, Processors, RescheduleJob
+from django_jobchains.processors import Backoff, JobType, Processors
 from tests.support.attempts import committed
+from tests.support.scenario import complete
 
 pytestmark = committed
 
 after = JobType("after")
 
 
-def attributes(job) -> tuple[Any, ...]:
-    return job.chain_type_name, job.chain_index, job.type_name, job.attempt, job.worker
+def continue_in(place, job, *args, **options):
+    if place == "complete":
+        with job.complete():
+            return job.continue_with(*args, **options)
+    return job.continue_with(*args, **options)
 
 
 def test_job_has_the_attributes_of_its_chain_and_attempt(processors, work):
     seen = []
 
+    def note(job):
+        seen.append((job.chain_type_name, job.chain_index, job.type_name, job.attempt, job.worker))
+        assert job.last_attempt_at >= job.created_at
+
     @processors.register("first")
     def first(job):
-        seen.append((attributes(job), Job.objects.get(pk=job.id).last_attempt_at == job.last_attempt_at))
-        return job.continue_with("second")
+        note(job)
+        return job.continue_with("second", job.input + 1)
 
     @processors.register("second")
     async def second(job):
-        seen.append((attributes(job), job.last_attempt_at >= job.created_at))
-        return job.continue_with("third")
+        note(job)
+        return job.continue_with("third", job.input + 1)
 
     @processors.register("third", batch_limit=5)
     def third(jobs):
-        seen.extend((attributes(job), job.last_attempt_at.tzinfo is not None) for job in jobs)
+        note(jobs[0])
+        jobs[0].finish([jobs[0].input, str(jobs[0].chain_id)])
 
-    chain = first.enqueue()
+    chain = first.enqueue(1)
     work()
-    worker = chain.refresh().current_job.completed_by
-    assert worker
-    assert seen == [
-        (("first", 0, "first", 1, worker), True),
-        (("first", 1, "second", 1, worker), True),
-        (("first", 2, "third", 1, worker), True),
-    ]
+    one, two, three = chain.refresh().jobs
+    worker = three.completed_by
+    assert seen == [("first", number, name, 1, worker) for number, name in enumerate(["first", "second", "third"])]
+    assert [(job.status, job.output, job.chain_id) for job in (one, two)] == [("completed", None, chain.id)] * 2
+    assert (chain.status, chain.input, chain.output) == ("completed", 1, [3, str(chain.id)])
 
 
-@pytest.mark.parametrize(("own", "limit"), [(None, 2), (1, 1), (3, 3)])
+@pytest.mark.parametrize(("own", "limit"), [(None, 2), (1, 1), (3, 3), (math.inf, math.inf)])
 @pytest.mark.parametrize("batch_limit", [None, 3])
-def test_job_knows_its_limit_and_whether_this_is_its_last_attempt(work, own, limit, batch_limit):
+def test_job_knows_its_limit_and_whether_this_is_its_last_attempt(registry, work, own, limit, batch_limit):
     seen = []
-    processors = Processors(backoff=Backoff(initial_seconds=0))
+    part = Processors(backoff=Backoff(initial_seconds=0))
 
-    @processors.register("fails", max_attempts=2, batch_limit=batch_limit)
+    @part.register("fails", max_attempts=2, batch_limit=batch_limit)
     def fails(given):
         job = given if batch_limit is None else given[0]
         seen.append((job.max_attempts, job.is_last_attempt))
-        raise ValueError("no luck")
+        if job.attempt < 5:
+            raise ValueError("no luck")
 
     chain = fails.enqueue(max_attempts=own)
-    work(processors)
-    assert seen == [(limit, number == limit) for number in range(1, limit + 1)]
-    assert chain.refresh().status == "failed"
+    work(part)
+    assert seen == [(limit, number == limit) for number in range(1, min(limit, 5) + 1)]
+    assert chain.refresh().status == ("failed" if limit < 5 else "completed")
 
 
-def test_job_without_a_limit_has_no_last_attempt(processors, work):
-    seen = []
+# Continuations
 
-    @processors.register("endless", max_attempts=math.inf)
-    def endless(job):
-        seen.append((job.max_attempts, job.is_last_attempt))
 
-    endless.enqueue()
+@pytest.mark.parametrize("place", ["staged", "complete", "atomic"])
+def test_continuation_inherits_queue_and_priority_unless_given(processors, work, place):
+    mode = "atomic" if place == "atomic" else "staged"
+
+    @processors.register("own", queue="slow", priority=-3)
+    def own(job):
+        return job.continue_with(after, queue="given", priority=5, delay=60)
+
+    @processors.register("second", mode=mode)
+    def second(job):
+        return continue_in(place, job, own)
+
+    @processors.register("first", mode=mode)
+    def first(job):
+        return continue_in(place, job, second)
+
+    chain = first.enqueue(queue="mail", priority=7)
     work()
-    assert seen == [(math.inf, False)]
+    queues = [(job.queue, job.priority) for job in chain.refresh().jobs]
+    assert queues == [("mail", 7), ("mail", 7), ("slow", -3), ("given", 5)]
 
 
-class TestReasons:
-    """The reason of a ``RescheduleJob`` is the job's last error, which the next attempt can read."""
+@pytest.mark.parametrize("place", ["staged", "complete"])
+def test_continuation_may_have_a_delay_or_a_date(processors, work, place):
+    run_at = datetime(2091, 2, 3, 4, 5, 6, 789_012, tzinfo=UTC)
 
-    @pytest.mark.parametrize(
-        ("options", "cause", "text"),
-        [
-            ({"reason": "the bank is closed"}, None, "the bank is closed"),
-            ({}, ValueError("busy"), "ValueError: busy"),
-            ({"reason": "the bank is closed"}, ValueError("busy"), "the bank is closed"),
-            ({"reason": "\0"}, None, "\ufffd"),
-        ],
-    )
-    def test_reason_or_cause_becomes_the_last_error(self, processors, work, options, cause, text):
-        seen = []
+    @processors.register("first")
+    def first(job):
+        options = {"run_at": run_at} if job.input == "run_at" else {"delay": timedelta(minutes=5)}
+        return continue_in(place, job, after, **options)
 
-        @processors.register("later")
-        def later(job):
-            seen.append(job.last_error)
-            if job.attempt == 1:
-                raise RescheduleJob(delay=0, **options) from cause
-
-        chain = later.enqueue()
-        work()
-        assert seen == [None, text]
-        assert chain.refresh().last_error is None
-
-    def test_jobs_of_a_batch_have_reasons(self, processors, work):
-        @processors.register("later", batch_limit=2)
-        def later(jobs):
-            jobs[0].reschedule(delay=60, reason="not yet")
-
-        chain = later.enqueue()
-        work()
-        assert chain.refresh().current_job.last_error == "not yet"
-
-    def test_reason_must_be_a_string(self):
-        with pytest.raises(TypeError, match="reason=5 is not a string"):
-            RescheduleJob(delay=1, reason=5)
+    at, delayed = first.enqueue("run_at"), first.enqueue("delay")
+    work()
+    assert at.refresh().current_job.run_at == run_at
+    job = delayed.refresh().current_job
+    assert abs(job.run_at - job.created_at - timedelta(minutes=5)) < timedelta(milliseconds=2)
 
 
-class TestIds:
-    """``continue_with(id=…)`` in handlers and in ``chains.current_job()``."""
+def test_failed_step_is_retried_within_its_chain(processors, work):
+    @processors.register("second", backoff=Backoff(0, 1, 0, 0))
+    def second(job):
+        if job.attempt == 1:
+            raise ValueError
+        return "done"
 
-    def test_handler_chooses_the_id_of_the_next_job(self, processors, work):
-        ids = [new_id() for _ in range(3)]
+    chain = processors.register("first")(lambda job: job.continue_with(second)).enqueue()
+    work()
+    assert (chain.refresh().output, [job.attempt for job in chain.jobs]) == ("done", [1, 2])
 
-        @processors.register("plain")
-        def plain(job):
-            return job.continue_with(after, id=ids[0])
 
-        @processors.register("completing")
-        def completing(job):
-            with job.complete():
-                return job.continue_with(after, id=ids[1])
+@contextmanager
+def counted_statements():
+    """Record the statements of this connection, and of connections that other threads open."""
+    statements, watched = [], []
 
-        @processors.register("batched", batch_limit=2)
-        def batched(jobs):
-            jobs[0].continue_with(after, id=ids[2])
+    def count(execute, sql, params, many, context):
+        statements.append(sql)
+        return execute(sql, params, many, context)
 
-        made = [plain.enqueue(), completing.enqueue(), batched.enqueue()]
-        work()
-        assert [chain.refresh().current_job_id for chain in made] == ids
-        assert all(job.lease_number for job in Job.objects.filter(pk__in=ids))
+    def install(connection, **kwargs):
+        connection.execute_wrappers.append(count)
+        watched.append(connection)
 
-    @pytest.mark.parametrize("is_completing", [False, True])
-    def test_id_that_exists_fails_only_its_own_attempt(self, processors, work, is_completing):
-        taken = after.enqueue()
+    connection_created.connect(install)
+    try:
+        with connection.execute_wrapper(count):
+            yield statements
+    finally:
+        connection_created.disconnect(install)
+        for opened in watched:  # includes this thread's connection if it was reopened
+            opened.execute_wrappers.remove(count)
 
-        @processors.register("plain")
-        def plain(job):
-            if is_completing:
-                with job.complete():
-                    return job.continue_with(after, id=job.input and UUID(job.input))
-            return job.continue_with(after, id=job.input and UUID(job.input))
 
-        made = [plain.enqueue(), plain.enqueue(str(taken.id)), plain.enqueue()]
-        work()
-        assert [chain.refresh().current_job.chain_index for chain in made] == [1, 0, 1]
-        failed = made[1].current_job
-        assert (failed.status, failed.attempt) == ("pending", 1)
-        assert failed.last_error.startswith("DuplicateJobId: ")
-        assert Job.objects.get(pk=taken.id).status == "pending"
+@pytest.mark.parametrize("place", ["staged", "complete"])
+def test_number_of_statements_does_not_grow_with_the_length_of_the_chain(processors, work, place):
+    @processors.register("link")
+    def link(job):
+        return continue_in(place, job, link, job.input - 1) if job.input else "end"
 
-    @pytest.mark.parametrize("wrong", ["x", 5])
-    def test_id_must_be_a_uuid(self, processors, work, wrong):
-        @processors.register("plain", fail_on=TypeError)
-        def plain(job):
-            return job.continue_with(after, id=wrong)
+    costs = []
+    for length in (50, 300):
+        chain = link.enqueue(length - 1)
+        with counted_statements() as statements:
+            work()
+        assert (chain.refresh().output, chain.jobs.count()) == ("end", length)
+        costs.append(len(statements) / length)
+    short, long = costs
+    assert long <= short * 1.25
+    assert long <= 14
 
-        chain = plain.enqueue()
-        work()
-        assert (chain.refresh().status, chain.jobs.count()) == ("failed", 1)
-        assert "id must be a uuid.UUID" in (chain.last_error or "")
 
-    def test_id_may_be_chosen_without_a_worker(self):
-        chain, taken, id_ = after.enqueue(), after.enqueue(), new_id()
-        with chains.current_job(chain) as current:
-            with pytest.raises(DuplicateJobId):
-                current.continue_with(after, id=taken.id)
-            current.continue_with(after, id=id_)
-            assert current.job.id == id_
-        assert [job.status for job in chain.refresh().jobs] == ["completed", "pending"]
+# Their ids
+
+
+@pytest.mark.parametrize("completes", [False, True])
+def test_handler_chooses_the_id_of_the_next_job(scenario, completes):
+    ids = [new_id(), new_id()]
+
+    def handler(jobs):
+        def function():
+            return [job.continue_with(after, id=id_) for job, id_ in zip(jobs, ids, strict=False)]
+
+        continuations = (yield complete(function)) if completes else function()
+        return continuations[0]
+
+    made = scenario.enqueue(handler)
+    scenario.run()
+    assert [chain.refresh().current_job_id for chain in made] == ids[: len(made)]
+
+
+@pytest.mark.parametrize("place", ["staged", "complete"])
+def test_id_that_exists_fails_only_its_own_attempt(processors, work, place):
+    taken = after.enqueue()
+
+    @processors.register("plain")
+    def plain(job):
+        return continue_in(place, job, after, id=job.input and UUID(job.input))
+
+    made = [plain.enqueue(), plain.enqueue(str(taken.id)), plain.enqueue()]
+    work()
+    assert [chain.refresh().current_job.chain_index for chain in made] == [1, 0, 1]
+    failed = made[1].current_job
+    assert (failed.status, failed.attempt) == ("pending", 1)
+    assert failed.last_error.startswith("DuplicateJobId: ")
+    assert Job.objects.get(pk=taken.id).status == "pending"
+
+
+@pytest.mark.parametrize("wrong", ["x", 5])
+def test_id_must_be_a_uuid(processors, work, wrong):
+    chain = processors.register("plain", fail_on=TypeError)(lambda job: job.continue_with(after, id=wrong)).enqueue()
+    work()
+    assert (chain.refresh().status, chain.jobs.count()) == ("failed", 1)
+    assert "id must be a uuid.UUID" in chain.last_error
+
+
+def test_id_may_be_chosen_without_a_worker():
+    chain, taken, id_ = after.enqueue(), after.enqueue(), new_id()
+    with chains.current_job(chain) as current:
+        with pytest.raises(DuplicateJobId):
+            current.continue_with(after, id=taken.id)
+        current.continue_with(after, id=id_)
+        assert current.job.id == id_
+    assert [job.status for job in chain.refresh().jobs] == ["completed", "pending"]
