@@ -1,24 +1,25 @@
-"""Above READ COMMITTED, a conflict in the statements that lock or complete a job costs no attempt."""
+"""Above READ COMMITTED, a conflict in the statements that lock or complete a job costs no attempt.
 
-from collections.abc import Callable
-from functools import partial
+For records, ``tests/records/test_conflicts.py`` tests a conflict while they are completed.
+"""
+
+from contextlib import suppress
 from threading import Event, Thread
 
 import pytest
-from django.db import connection, transaction
+from django.db import OperationalError, transaction
 from django.db.backends.signals import connection_created
 
 from django_jobchains.attempts import outcome
 from django_jobchains.models import FailedAttempt, Job
-from django_jobchains.processors import Processors
+from tests.records.models import Export
 from tests.shop.models import Effect
 from tests.support.attempts import committed, on_own_connection
 from tests.support.connections import is_a_session_waiting
+from tests.support.scenario import JOBS, RECORDS, complete, effects, kinds, outside, write
 from tests.support.waiting import until
 
 pytestmark = [committed, pytest.mark.postgresql]
-
-Conflict = Callable[[], None]
 
 
 @pytest.fixture(autouse=True)
@@ -38,125 +39,95 @@ def _no_wait(monkeypatch):
     monkeypatch.setattr(outcome, "CONFLICT_SECONDS", 0)
 
 
-def conflict_with(chain):
-    """Return a function that makes the completion conflict, by writing a job that the completion frees."""
-    waiting = Processors()
-
-    @waiting.register("waits")
-    def waits(job):
-        pass
-
-    dependent = waits.enqueue(blockers=[chain])
-    return lambda: on_own_connection(write, dependent)
+def touch(chain):
+    Job.objects.filter(id=chain.id).update(crashes=0)
 
 
-def write(chain):
-    with connection.cursor() as cursor:
-        cursor.execute("UPDATE django_jobchains_job SET crashes = crashes WHERE id = %s", [chain.id])
+@pytest.fixture
+def enqueue(scenario):
+    """Enqueue jobs whose completion conflicts up to a number of times, with a write to a job that it frees."""
+    dependents, errors = [], []
+
+    def conflicting(jobs):
+        errors.append(jobs[0].last_error)
+
+        def function():
+            write(jobs, "written")()
+            for job in jobs if scenario.kind == "batch" else []:
+                job.finish("done")
+            if len(errors) <= enqueue.conflicts:
+                on_own_connection(touch, dependents[0])
+
+        yield complete(function)
+        return "done"
+
+    def enqueue(conflicts):
+        enqueue.conflicts = conflicts
+        made = scenario.enqueue(conflicting, max_attempts=1)
+        dependents.append(scenario.processors.register("waits")(lambda job: None).enqueue(blockers=[made[0]]))
+        scenario.run()
+        return made
+
+    enqueue.errors = errors
+    return enqueue
 
 
-def test_conflict_while_completing_costs_no_attempt(processors, work):
-    conflicts = []
-    errors = []
-
-    @processors.register("completes", max_attempts=1)
-    def completes(job):
-        errors.append(job.last_error)
-        with job.complete():
-            Effect.objects.create(job_id=job.id, label="written")
-            if job.attempt <= 3:
-                conflicts[0]()
-            return "done"
-
-    chain = completes.enqueue()
-    conflicts.append(conflict_with(chain))
-    work()
-    assert chain.refresh().output == "done"
-    assert Effect.objects.count() == 1
+def test_conflict_while_completing_costs_no_attempt(scenario, enqueue):
+    made = enqueue(3)
+    assert (scenario.states(), Effect.objects.count()) == ({"completed"}, len(made))
+    assert {job.attempt for job in Job.objects.filter(id__in=[chain.id for chain in made])} == {4}
     assert not FailedAttempt.objects.exists()
-    assert Job.objects.get(id=chain.id).attempt == 4
-    assert errors[0] is None
-    assert all("could not serialize access" in str(error) for error in errors[1:])
+    assert enqueue.errors[0] is None
+    assert all("could not serialize access" in error for error in enqueue.errors[1:])
 
 
-def test_job_that_conflicts_repeatedly_fails(processors, work, monkeypatch):
+def test_job_that_conflicts_repeatedly_fails(scenario, enqueue, monkeypatch):
     monkeypatch.setattr(outcome, "MAX_CONFLICTS", 2)
-    conflicts = []
-
-    @processors.register("completes", max_attempts=1)
-    def completes(job):
-        with job.complete():
-            conflicts[0]()
-
-    chain = completes.enqueue()
-    conflicts.append(conflict_with(chain))
-    work()
-    assert chain.refresh().status == "failed"
-    assert FailedAttempt.objects.get().error.startswith("OperationalError: could not serialize access")
-    assert Job.objects.get(id=chain.id).attempt == 3
+    made = enqueue(100)
+    [error] = scenario.errors()
+    assert (scenario.states(), effects()) == ({"failed"}, [])
+    assert error.startswith("OperationalError: could not serialize access")
+    assert {chain.current_job.attempt for chain in made} == {3}
 
 
-def test_conflict_while_locking_costs_no_attempt(processors, work):
+@kinds(*JOBS, *RECORDS)
+def test_conflict_while_locking_costs_no_attempt(scenario):
     """The lock conflicts with a transaction that writes the row, and its retry with another one."""
-    chains = []
     is_written, is_done = Event(), Event()
 
-    @processors.register("completes", max_attempts=1)
-    def completes(job):
-        if job.attempt == 1:
-            other = Thread(target=on_own_connection, args=[write_while_awaited])
-            other.start()
-            is_written.wait(10)
-        with job.complete():
-            is_done.set()
-            return "done"
-
-    def is_awaited():
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_stat_clear_snapshot()")
-        return is_a_session_waiting() or is_done.is_set()
-
-    def write_while_awaited():
+    def write_while_awaited(id_):
         for _ in range(2):
-            with transaction.atomic():
-                write(chains[0])
+            # If the retry is faster than the second transaction, it is this one that conflicts.
+            with suppress(OperationalError), transaction.atomic():
+                Job.objects.filter(id=id_).update(crashes=0)
+                Export.objects.filter(id=id_).update(name="")
                 is_written.set()
-                until(is_awaited)
+                until(lambda: is_a_session_waiting() or is_done.is_set())
 
-    chains.append(completes.enqueue())
-    work()
-    assert chains[0].refresh().output == "done"
+    def begin(jobs):
+        if not is_written.is_set():
+            Thread(target=on_own_connection, args=[write_while_awaited, jobs[0].id]).start()
+            assert is_written.wait(10)
+
+    def handler(jobs):
+        yield outside(lambda: begin(jobs))
+        yield complete(is_done.set)
+
+    scenario.enqueue(handler, max_attempts=1)
+    scenario.run()
+    assert (scenario.states(), scenario.errors()) == ({"completed"}, {None})
     assert not FailedAttempt.objects.exists()
 
 
-def test_conflict_in_the_handlers_own_statement_fails_the_attempt(processors, work):
-    @processors.register("completes", max_attempts=1)
-    def completes(job):
-        with job.complete():
-            effect = Effect.objects.create(job_id=job.id, label="seen")
-            on_own_connection(partial(Effect.objects.update, label="changed"))
-            Effect.objects.exclude(id=effect.id).update(label="conflicts")
+@kinds(*JOBS, *RECORDS)
+def test_conflict_in_the_handlers_own_statement_fails_the_attempt(scenario):
+    def function():
+        Effect.objects.count()
+        on_own_connection(lambda: Effect.objects.update(label="changed"))
+        Effect.objects.update(label="conflicts")
 
-    Effect.objects.create(job_id=completes.enqueue().id, label="old")
-    work()
-    assert "could not serialize access" in FailedAttempt.objects.get().error
-
-
-def test_conflict_undoes_every_job_of_a_batch(processors, work):
-    conflicts = []
-
-    @processors.register("completes", batch_limit=5, max_attempts=1)
-    def completes(jobs):
-        with jobs.complete():
-            for job in jobs:
-                Effect.objects.create(job_id=job.id, label="written")
-                job.finish("done")
-            if jobs[0].attempt == 1:
-                conflicts[0]()
-
-    enqueued = [completes.enqueue() for _ in range(2)]
-    conflicts.append(conflict_with(enqueued[0]))
-    work()
-    assert [chain.refresh().output for chain in enqueued] == ["done", "done"]
-    assert sorted(Effect.objects.values_list("job_id", flat=True)) == sorted(chain.id for chain in enqueued)
-    assert not FailedAttempt.objects.exists()
+    Effect.objects.create(job_id=Job().id, label="old")
+    scenario.enqueue(lambda jobs: (yield complete(function)))
+    scenario.run()
+    [error] = scenario.errors()
+    assert (scenario.states(), "could not serialize access" in error, effects()) == ({"retried"}, True, ["changed"])
