@@ -1,8 +1,5 @@
 """When the tasks of the maintenance thread run."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 from django_jobchains.worker.maintenance import PeriodicTask, PeriodicTasks
@@ -14,18 +11,22 @@ pytestmark = pytest.mark.django_db
 class Task(PeriodicTask):
     """A periodic task that counts its runs. It is due again after ``seconds``."""
 
-    def __init__(self, run: Callable[[], Any] = lambda: False, seconds: float = 0.01) -> None:
+    def __init__(self, run=lambda: False, seconds=3600):
         self.run = run
         self.seconds = seconds
         self.runs = 0
 
-    def step(self) -> Any:
+    def step(self):
         self.runs += 1
         return self.run()
 
 
+def fail(text):
+    raise ValueError(text)
+
+
 def test_each_task_runs_at_the_start_and_when_it_is_due():
-    often, seldom = Task(), Task(seconds=3600)
+    often, seldom = Task(seconds=0.01), Task()
     tasks = PeriodicTasks(often, seldom)
     for _ in range(3):
         tasks.step()
@@ -33,7 +34,7 @@ def test_each_task_runs_at_the_start_and_when_it_is_due():
 
 
 def test_run_soon_runs_a_task_once_more():
-    often, seldom = Task(), Task(seconds=3600)
+    often, seldom = Task(seconds=0.01), Task()
     tasks = PeriodicTasks(often, seldom)
     tasks.step()
     tasks.run_soon(seldom)
@@ -45,30 +46,16 @@ def test_run_soon_runs_a_task_once_more():
 
 def test_run_soon_during_the_task_runs_it_again():
     """The rows that the task should find may have been written after its query."""
-    seldom = Task(seconds=3600)
-    tasks = PeriodicTasks(seldom, Task())
-
-    def run_soon() -> bool:
-        if seldom.runs == 1:
-            tasks.run_soon(seldom)
-        return False
-
-    seldom.run = run_soon
+    seldom = Task(lambda: seldom.runs == 1 and tasks.run_soon(seldom))
+    tasks = PeriodicTasks(seldom, Task(seconds=0.01))
     for _ in range(2):
         tasks.step()
     assert seldom.runs == 2
 
 
 def test_a_task_with_more_to_do_and_a_task_that_failed_are_due_at_once():
-    answers: list[Any] = [True, ValueError("no"), True]
-
-    def answer() -> bool:
-        found = answers.pop()
-        if isinstance(found, Exception):
-            raise found
-        return bool(found)
-
-    seldom = Task(answer, seconds=3600)
+    answers = [lambda: True, lambda: fail("no"), lambda: True]
+    seldom = Task(lambda: answers.pop()())
     tasks = PeriodicTasks(seldom)
     tasks.step()
     with pytest.raises(ValueError, match="no"):
@@ -78,16 +65,12 @@ def test_a_task_with_more_to_do_and_a_task_that_failed_are_due_at_once():
 
 
 def test_a_task_that_fails_does_not_keep_others_from_running(caplog):
-    def fail(text: str) -> bool:
-        raise ValueError(text)
-
-    before, after = Task(), Task()
-    first, second = Task(lambda: fail("first")), Task(lambda: fail("second"))
-    tasks = PeriodicTasks(before, first, second, after)
+    each = [Task(), Task(lambda: fail("first")), Task(lambda: fail("second")), Task()]
+    tasks = PeriodicTasks(*each)
     for _ in range(3):
         with pytest.raises(ValueError, match="first"):
             tasks.step()
-        for task in (before, first, second, after):
+        for task in each:
             tasks.run_soon(task)
-    assert [task.runs for task in (before, first, second, after)] == [3, 3, 3, 3]
+    assert [task.runs for task in each] == [3, 3, 3, 3]
     assert [record.args for record in caplog.records] == [("ValueError: second",)] * 3

@@ -1,6 +1,4 @@
-"""The functions of ``django_jobchains.queues``, which work in the caller's transaction."""
-
-from collections.abc import Callable
+"""The functions of ``django_jobchains.queues``, which work in the caller's transaction, and what is claimed then."""
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -9,102 +7,73 @@ from django.utils import timezone
 
 from django_jobchains import queues
 from django_jobchains.notifications import EVERY, Hint, get_notifier
+from tests.support.jobs import MAIL, SHIP, WORKER, create
 
 pytestmark = pytest.mark.django_db
 
 RESYNC = Hint("job_scheduled", EVERY)
 
 
-def queue_settings() -> dict[str, tuple[bool, int | None]]:
+def rules():
     return {state.name: (state.paused_at is not None, state.slot_limit) for state in queues.states()}
 
 
-def test_queue_is_paused_and_resumed():
-    queues.pause("mail", "slow")
-    assert queue_settings() == {"mail": (True, None), "slow": (True, None)}
-    queues.resume("mail")
-    assert queue_settings() == {"slow": (True, None)}
-
-
-def test_limit_is_replaced_and_removed():
+def test_pauses_and_limits_are_independent_and_listed_by_name():
+    queues.pause("mail", "slow", "mail")
     queues.set_limit("mail", 3)
     queues.set_limit("mail", 2)
-    assert queue_settings() == {"mail": (False, 2)}
-    queues.set_limit("mail", None)
-    assert queue_settings() == {}
-
-
-def test_pause_and_limit_are_independent():
-    queues.pause("mail")
-    queues.set_limit("mail", 3)
-    assert queue_settings() == {"mail": (True, 3)}
-    queues.resume("mail")
-    assert queue_settings() == {"mail": (False, 3)}
+    queues.set_limit("bulk", 1, using="default")
+    assert list(rules().items()) == [("bulk", (False, 1)), ("mail", (True, 2)), ("slow", (True, None))]
+    queues.resume("mail", using="default")
+    queues.set_limit("bulk", None)
+    assert rules() == {"mail": (False, 2), "slow": (True, None)}
     queues.pause("mail")
     queues.set_limit("mail", None)
-    assert queue_settings() == {"mail": (True, None)}
+    assert rules() == {"mail": (True, None), "slow": (True, None)}
 
 
 def test_repeated_calls_change_nothing():
-    queues.pause("mail", "mail")
-    [before] = queues.states()
     queues.pause("mail")
+    [before] = queues.states()
+    queues.pause("mail", using="default")
     queues.resume("other")
     queues.set_limit("other", None)
-    [after] = queues.states()
+    [after] = queues.states(using="default")
     assert after.paused_at == before.paused_at
-    assert before.paused_at is not None
     assert abs((before.paused_at - timezone.now()).total_seconds()) < 60
 
 
-def test_states_are_ordered_by_name():
-    queues.pause("c", "a")
-    queues.set_limit("b", 1)
-    assert list(queue_settings()) == ["a", "b", "c"]
-
-
-@pytest.mark.parametrize("name", ["", None])
-def test_invalid_name_is_refused(name):
-    calls: list[Callable[[], object]] = [
-        lambda: queues.pause("good", name),
-        lambda: queues.resume(name),
-        lambda: queues.set_limit(name, 3),
-    ]
-    for call in calls:
-        with pytest.raises(ValueError, match=r"^queue=.* is not a name"):
-            call()
-    assert queue_settings() == {}
-
-
-def test_calls_without_a_name_are_refused():
-    for call in (queues.pause, queues.resume):
-        with pytest.raises(TypeError, match="at least one"):
-            call()
-
-
-@pytest.mark.parametrize("slots", [0, 2**31])
-def test_limit_must_be_a_positive_integer(slots):
-    with pytest.raises(ValueError, match=r"slots=.* from 1 to 2147483647, or None\. To start no jobs, pause the queue"):
-        queues.set_limit("mail", slots)
-    assert queue_settings() == {}
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda: queues.pause("good", ""), "^queue=.* is not a name"),
+        (lambda: queues.resume(None), "^queue=.* is not a name"),
+        (lambda: queues.set_limit(None, 3), "^queue=.* is not a name"),
+        (lambda: queues.pause(), "at least one"),
+        (lambda: queues.resume(), "at least one"),
+        (lambda: queues.set_limit("mail", 0), r"slots=.* from 1 to 2147483647, or None\. To start no jobs, pause"),
+        (lambda: queues.set_limit("mail", 2**31), r"slots=.* from 1 to 2147483647, or None"),
+    ],
+)
+def test_invalid_arguments_are_refused(call, error):
+    with pytest.raises((TypeError, ValueError), match=error):
+        call()
+    assert rules() == {}
 
 
 def test_changes_are_rolled_back_with_the_transaction():
-    class Undone(Exception):
-        pass
-
     queues.set_limit("mail", 5)
-    with pytest.raises(Undone), transaction.atomic():
+    with transaction.atomic():
         queues.pause("mail", "slow")
         queues.set_limit("mail", 1)
-        assert queue_settings() == {"mail": (True, 1), "slow": (True, None)}
-        raise Undone
-    assert queue_settings() == {"mail": (False, 5)}
+        assert rules() == {"mail": (True, 1), "slow": (True, None)}
+        transaction.set_rollback(True)
+    assert rules() == {"mail": (False, 5)}
 
 
 @pytest.mark.django_db(transaction=True)
 def test_workers_are_notified_after_the_commit(monkeypatch):
-    hints: list[Hint] = []
+    hints = []
     monkeypatch.setattr(get_notifier("default"), "publish", hints.extend)
     with transaction.atomic():
         queues.pause("mail")
@@ -116,7 +85,7 @@ def test_workers_are_notified_after_the_commit(monkeypatch):
 
 @pytest.mark.django_db(transaction=True)
 def test_every_function_has_an_async_variant():
-    async def run() -> list[queues.QueueState]:
+    async def run():
         await queues.apause("mail", "slow")
         await queues.aset_limit("mail", 2)
         await queues.aresume("slow")
@@ -126,8 +95,38 @@ def test_every_function_has_an_async_variant():
     assert (state.name, state.slot_limit) == ("mail", 2)
 
 
-def test_using_selects_the_database():
-    queues.pause("mail", using="default")
-    queues.set_limit("mail", 2, using="default")
-    assert [state.name for state in queues.states(using="default")] == ["mail"]
-    queues.resume("mail", using="default")
+# Claims, beyond the store's contract
+
+LEASES = {SHIP: 60.0, MAIL: 60.0}
+
+
+@pytest.fixture
+def claimed(store):
+    for queue in ("a", "b", "c"):
+        create(store, 2, SHIP, queue=queue)
+        create(store, 1, MAIL, queue=queue, priority=5)
+    return lambda served, excluded: sorted(job.queue for job in store.jobs.claim(WORKER, 100, LEASES, served, excluded))
+
+
+@pytest.mark.parametrize("name", ["it's", 'a "b"', "a,b", "%s", "ü✓"])
+def test_any_queue_name_can_be_excluded(store, claimed, name):
+    create(store, 2, queue=name)
+    assert claimed(None, [name, "a", "b"]) == ["c", "c", "c"]
+    assert claimed([name], ()) == [name, name]
+
+
+def test_next_due_time_ignores_excluded_queues(store, claimed):
+    create(store, queue="later", delay_seconds=100)
+    assert store.jobs.next_due(LEASES, None, ["a", "b", "c", "later"]) is None
+    assert 90 < store.jobs.next_due(LEASES, None, ["a", "b", "c"]) <= 101
+
+
+def test_paused_queues_are_neither_claimed_nor_due(store, claimed):
+    store.queues.pause(["a", "b", "c"])
+    store.queues.limit("c", 1)
+    assert claimed(None, ()) == claimed(["a", "c"], ["c"]) == []
+    assert store.jobs.next_due(LEASES) is None
+    store.queues.resume(["c"])
+    assert store.jobs.next_due(LEASES, ["a", "b"]) is None
+    assert store.jobs.next_due(LEASES) is not None
+    assert claimed(None, ["a"]) == ["c", "c", "c"], "only the worker knows how many of them may run"

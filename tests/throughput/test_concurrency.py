@@ -5,12 +5,9 @@ from django.db import transaction
 
 from django_jobchains.models import AttemptCount
 from django_jobchains.monitoring import TypeRuns, throughput
-from django_jobchains.processors import JobType
-from django_jobchains.store import Store
 from django_jobchains.store.stats import TypeTally
-from tests.support.connections import Actor, committing, holding
+from tests.support.connections import Actor, committing, holding, waiting
 from tests.support.throughput import put_clock, tally
-from tests.support.waiting import until
 
 pytestmark = committing
 
@@ -25,9 +22,7 @@ def _fixed_clock(store):
 
 def test_counts_stored_at_once_are_added(store):
     first = holding(lambda store: store.stats.add_counts([tally(completed=1, seconds=2, longest_seconds=2)]))
-    second = Actor(lambda store: store.stats.add_counts([tally(failed=1, seconds=1, longest_seconds=1)])).start()
-    second.until_blocked_or_ended()
-    first.go_on()
+    second = waiting(lambda store: store.stats.add_counts([tally(failed=1, seconds=1, longest_seconds=1)]))
     first.result()
     second.result()
     assert throughput().types == (TypeRuns("shop.ship", 1, 1, 1.5, 2.0),)
@@ -38,22 +33,19 @@ def test_counts_stored_at_once_are_added(store):
 def test_rows_are_locked_in_one_order_to_avoid_deadlocks(store):
     store.stats.add_counts([tally(name) for name in TYPES])
     holder = holding(lambda store: store.stats.add_counts([tally(TYPES[0])]))
-    waiting = (
-        Actor(lambda store: store.stats.add_counts([tally(name) for name in TYPES])).start().until_blocked_or_ended()
-    )
+    blocked = waiting(lambda store: store.stats.add_counts([tally(name) for name in TYPES]))
     with transaction.atomic():
         others = AttemptCount.objects.filter(span=AttemptCount.Span.HOUR).exclude(type_name=TYPES[0])
         free = others.select_for_update(nowait=True)
         assert len(free) == len(TYPES) - 1, "it waits for the row of the minute, so it must not have locked others"
-    holder.go_on()
     holder.result()
-    waiting.result()
+    blocked.result()
     assert throughput().last_hour.completed == 2 * len(TYPES) + 1
 
 
 def test_simultaneous_writes_and_deletions_lose_no_count(store):
-    def write(names: list[str]) -> Actor:
-        def call(store: Store) -> None:
+    def write(names):
+        def call(store):
             for _ in range(10):
                 store.stats.add_counts([tally(name) for name in names])
                 store.stats.add_counts([TypeTally("old", 10 * 86_400, 1, 0, 0, 0.0, 0.0)])
@@ -68,21 +60,3 @@ def test_simultaneous_writes_and_deletions_lose_no_count(store):
     assert throughput().last_hour.completed == 2 * 10 * len(TYPES)
     store.stats.prune_counts()
     assert not AttemptCount.objects.filter(type_name="old").exists()
-
-
-def test_the_counts_of_two_workers_are_added(processors, start_worker, settings):
-    settings.JOBCHAINS = {"HEARTBEAT_SECONDS": 0.05}
-    kinds: list[JobType[int, int]] = [
-        processors.register(f"throughput.{name}")(lambda job: job.attempt) for name in ("a", "b")
-    ]
-    workers = [start_worker(slots=2), start_worker(slots=2)]
-    for kind in kinds:
-        for number in range(50):
-            kind.enqueue(number)
-    until(lambda: throughput().last_hour.completed == 100, what=lambda: throughput().last_hour)
-    for worker in workers:
-        worker.stop()
-    assert {(kind.name, kind.completed, kind.failed) for kind in throughput().types} == {
-        ("throughput.a", 50, 0),
-        ("throughput.b", 50, 0),
-    }

@@ -1,56 +1,53 @@
 """Which attempts workers count, and when they store the counts."""
 
 import logging
-import threading
 import time
-from datetime import timedelta
-from typing import Any
 
 import pytest
-from django.db import OperationalError, connection
-from django.utils import timezone
+from django.db import OperationalError
 
 from django_jobchains import chains
 from django_jobchains.attempts.outcome import Outcome, OutcomeKind
 from django_jobchains.models import AttemptCount, Job
 from django_jobchains.monitoring import TypeRuns, throughput
-from django_jobchains.processors import Batch, JobType, RunningJob
-from django_jobchains.store.stats import TypeTally
+from django_jobchains.processors import Batch
 from django_jobchains.telemetry.events import AttemptEnded
 from django_jobchains.worker import attempt_counter
 from django_jobchains.worker.attempt_counter import AttemptCounter
 from tests.support.clocks import Clock
+from tests.support.databases import without_table
 from tests.support.jobs import SHIP, running_job
 from tests.support.statements import statements_of_others
 from tests.support.throughput import put_clock, tally
 from tests.support.waiting import stays, until, until_completed
+from tests.worker.test_reaping import create_orphaned
 
 #: Counts that are not stored when a worker stops are lost.
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("patient_stop")]
+pytestmark = pytest.mark.usefixtures("patient_stop")
 
-SELDOM = {"HEARTBEAT_SECONDS": 60, "REAP_SECONDS": 0.1}
-OFTEN = {"HEARTBEAT_SECONDS": 0.05, "REAP_SECONDS": 0.1}
+TABLE = AttemptCount._meta.db_table
 
 
 @pytest.fixture(autouse=True)
-def _stores_counts_only_when_it_stops(settings, store):
-    settings.JOBCHAINS = SELDOM
+def _stores_counts_only_when_it_stops(settings, store, transactional_db):
+    settings.JOBCHAINS = {"HEARTBEAT_SECONDS": 60, "REAP_SECONDS": 0.1}
     put_clock(store, minute=30, second=30)
-    yield
-    store.db.ahead_seconds = 0
+
+
+@pytest.fixture
+def _stores_counts_often(settings):
+    settings.JOBCHAINS = {"HEARTBEAT_SECONDS": 0.05, "REAP_SECONDS": 0.1}
+
+
+often = pytest.mark.usefixtures("_stores_counts_often")
 
 
 def counted():
     return {kind.name: (kind.completed, kind.failed) for kind in throughput().types}
 
 
-def of_type(name):
-    return next(kind for kind in throughput().types if kind.name == name)
-
-
-@pytest.fixture
-def quick(processors):
-    return processors.register("throughput.quick")(lambda job: None)
+def away(*args):
+    raise OperationalError("away")
 
 
 # What is counted
@@ -58,30 +55,28 @@ def quick(processors):
 
 def test_a_stopping_worker_stores_the_counts_of_all_its_attempts(processors, start_worker, events):
     @processors.register("throughput.plain")
-    def plain(job: RunningJob[int]) -> None:
+    def plain(job):
         if job.input % 3 == 0 and job.attempt == 1:
             raise ValueError("once more")
 
-    @processors.register("throughput.atomic", mode="atomic")
-    def atomic(job: RunningJob[int]) -> None:
-        time.sleep(0.002)
-
     @processors.register("throughput.broken", max_attempts=2)
-    def broken(job: RunningJob[int]) -> None:
+    def broken(job):
         raise ValueError("no")
 
     @processors.register("throughput.together", batch_limit=4)
-    def together(batch: Batch[int]) -> None:
+    def together(batch: Batch[int]):
         for job in batch:
             job.finish(None)
 
     @processors.register("throughput.async")
-    async def on_loop(job: RunningJob[int]) -> None:
+    async def on_loop(job):
         pass
 
+    atomic = processors.register("throughput.atomic", mode="atomic")(lambda job: time.sleep(0.002))
     for kind in (plain, atomic, broken, together, on_loop):
-        for number in range(6):
-            kind.enqueue(number)
+        chains.enqueue_many([kind.item(number) for number in range(6)])
+    crashed = processors.register("throughput.crashed")(lambda job: None)
+    create_orphaned(crashed)
     worker = start_worker()
     until(lambda: not Job.objects.exclude(status__in=["completed", "failed"]).exists())
     worker.stop()
@@ -91,45 +86,30 @@ def test_a_stopping_worker_stores_the_counts_of_all_its_attempts(processors, sta
         "throughput.broken": (0, 12),
         "throughput.together": (6, 0),
         "throughput.async": (6, 0),
+        "throughput.crashed": (1, 1),
     }
-    assert len(events.of(AttemptEnded)) == sum(sum(pair) for pair in counted().values())
+    assert len(events.of(AttemptEnded)) == sum(sum(pair) for pair in counted().values()) - 1
 
 
 def test_the_duration_of_attempts_is_stored(processors, make_worker):
-    kind: JobType[Any, Any] = processors.register("throughput.naps")(lambda job: time.sleep(job.input))
+    kind = processors.register("throughput.naps")(lambda job: time.sleep(job.input))
     for seconds in (0.05, 0.35):
         kind.enqueue(seconds)
     make_worker(slots=1).run_until_idle()
-    found = of_type("throughput.naps")
+    [found] = throughput().types
     assert found.longest_seconds >= 0.35
     assert 0.2 <= found.mean_seconds < found.longest_seconds
 
 
-def test_a_crash_is_counted_when_the_lease_has_expired(quick, start_worker):
-    chain = quick.enqueue(delay=3_600)
-    long_ago = timezone.now() - timedelta(days=1)
-    Job.objects.filter(pk=chain.id).update(
-        status="running", attempt=1, lease_number=1, leased_by="dead", leased_until=long_ago, last_attempt_at=long_ago
-    )
-    worker = start_worker()
-    until(lambda: Job.objects.get(pk=chain.id).crashes == 1)
-    worker.stop()
-    assert counted()["throughput.quick"][1] == 1
-
-
 def test_attempts_that_are_handed_back_or_cancelled_are_not_counted(processors, start_worker, events):
-    started = threading.Semaphore(0)
-
     @processors.register("throughput.waits")
-    def waits(job: RunningJob[None]) -> None:
-        started.release()
+    def waits(job):
         job.signal.wait(30)
         job.signal.raise_if_aborted()
 
     worker = start_worker(slots=2)
     cancelled, _ = waits.enqueue(), waits.enqueue()
-    assert started.acquire(timeout=15)
-    assert started.acquire(timeout=15)
+    until(lambda: worker.running == 2)
     chains.cancel(cancelled.id)
     until(lambda: cancelled.refresh().status == "cancelled")
     worker.stop(timeout=0)
@@ -140,61 +120,44 @@ def test_attempts_that_are_handed_back_or_cancelled_are_not_counted(processors, 
 # When counts are stored
 
 
-def test_counts_are_stored_at_each_heartbeat(quick, start_worker, settings):
-    settings.JOBCHAINS = OFTEN
+@often
+def test_counts_are_stored_at_each_heartbeat(quick, start_worker):
     start_worker()
-    quick.enqueue()
-    until(lambda: counted() == {"throughput.quick": (1, 0)})
-    quick.enqueue()
-    until(lambda: counted() == {"throughput.quick": (2, 0)})
+    for count in (1, 2):
+        quick.enqueue()
+        until(lambda count=count: counted() == {"worker.quick": (count, 0)})
 
 
-def test_an_idle_worker_stores_nothing_and_deletes_old_rows_once_per_heartbeat(quick, start_worker):
-    table = AttemptCount._meta.db_table
+def test_an_idle_worker_stores_nothing_and_deletes_old_rows_once_per_heartbeat(store, quick, start_worker, settings):
+    """Chains need not be pruned."""
+    settings.JOBCHAINS = {**settings.JOBCHAINS, "PRUNE_SECONDS": None}
+    store.stats.add_counts([tally(SHIP, age_seconds=9 * 86_400)])
     with statements_of_others() as statements:
         start_worker()
-        until(lambda: statements.count(f'DELETE FROM "{table}"'))
-        assert stays(lambda: statements.count(f'DELETE FROM "{table}"') == 1, 0.5)
-        assert statements.count(f'INSERT INTO "{table}"') == 0
+        until(lambda: not AttemptCount.objects.exists())
+        assert stays(lambda: statements.count(f'DELETE FROM "{TABLE}"') == 1, 0.5)
+        assert statements.count(f'INSERT INTO "{TABLE}"') == 0
 
 
-@pytest.mark.parametrize("pruned", [{}, {"PRUNE_SECONDS": None}])
-def test_workers_delete_old_counts_even_if_chains_are_not_pruned(store, quick, start_worker, settings, pruned):
-    settings.JOBCHAINS = {**SELDOM, **pruned}
-    store.stats.add_counts([tally(SHIP, age_seconds=9 * 86_400)])
-    start_worker()
-    until(lambda: not AttemptCount.objects.exists())
-
-
-def test_counts_that_could_not_be_stored_are_kept_and_one_warning_is_logged(
-    quick, start_worker, settings, monkeypatch, caplog
-):
-    settings.JOBCHAINS = OFTEN
-    failures: list[object] = []
-
-    def fail(*args: object) -> None:
-        failures.append(args)
-        raise OperationalError("away")
-
+@often
+def test_counts_that_could_not_be_stored_are_kept_and_one_warning_is_logged(quick, start_worker, monkeypatch, caplog):
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "django_jobchains"):
-        patch.setattr("django_jobchains.store.stats.Stats.add_counts", fail)
+        patch.setattr("django_jobchains.store.stats.Stats.add_counts", away)
         worker = start_worker()
-        until_completed(quick.enqueue())
-        until(lambda: len(failures) > 2)
-        until_completed(quick.enqueue())
-        assert worker.components.context.counter.failures.is_failing
-    until(lambda: counted() == {"throughput.quick": (2, 0)})
-    until(lambda: not worker.components.context.counter.failures.is_failing)
-    warnings = [
-        record.getMessage() for record in caplog.records if "could not store its attempt counts" in record.getMessage()
-    ]
-    assert len(warnings) == 1
-    assert worker.id in warnings[0]
+        failures = worker.components.context.counter.failures
+        for _ in range(2):
+            until_completed(quick.enqueue())
+            until(lambda: failures.is_failing)
+    until(lambda: counted() == {"worker.quick": (2, 0)})
+    until(lambda: not failures.is_failing)
+    logged = [record.getMessage() for record in caplog.records]
+    [warning] = [message for message in logged if "could not store its attempt counts" in message]
+    assert worker.id in warning
 
 
-def test_a_worker_runs_jobs_without_its_table(quick, start_worker, settings):
-    settings.JOBCHAINS = OFTEN
-    with _renamed_table():
+@often
+def test_a_worker_runs_jobs_without_its_table(quick, start_worker):
+    with without_table(TABLE):
         worker = start_worker()
         until_completed(quick.enqueue())
         until(lambda: worker.components.context.counter.failures.is_failing)
@@ -203,40 +166,15 @@ def test_a_worker_runs_jobs_without_its_table(quick, start_worker, settings):
         worker.stop()
 
 
-class _renamed_table:  # noqa: N801 - a context manager
-    def __enter__(self):
-        self._rename(AttemptCount._meta.db_table, "elsewhere")
-
-    def __exit__(self, *error):
-        self._rename("elsewhere", AttemptCount._meta.db_table)
-
-    def _rename(self, old, new):
-        with connection.cursor() as cursor:
-            cursor.execute(f"ALTER TABLE {old} RENAME TO {new}")
-
-
 # What is kept until it is stored
 
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Return a clock that replaces the clock of the worker."""
+    """A clock that replaces the clock of the worker."""
     clock = Clock()
     monkeypatch.setattr(attempt_counter, "time", clock)
     return clock
-
-
-@pytest.fixture
-def ended(store):
-    """Return a function that counts ended attempts of these types and this duration."""
-    job = running_job(store)
-
-    def ended(counter: AttemptCounter, *types: str, seconds: float = 0.0) -> AttemptCounter:
-        for name in types:
-            counter.ended(Outcome(job._replace(type_name=name), OutcomeKind.COMPLETED, seconds=seconds))
-        return counter
-
-    return ended
 
 
 @pytest.fixture
@@ -244,20 +182,32 @@ def counter(store):
     return AttemptCounter(store, worker="w", seconds=60)
 
 
+@pytest.fixture
+def ended(store, counter):
+    """Return a function that counts ended attempts of these types and this duration."""
+    job = running_job(store)
+
+    def ended(*types, seconds=0.0):
+        for name in types:
+            counter.ended(Outcome(job._replace(type_name=name), OutcomeKind.COMPLETED, seconds=seconds))
+
+    return ended
+
+
 @pytest.mark.parametrize(("after", "back"), [(0.0, 1), (20.0, 1), (40.0, 2), (100.0, 3)])
 def test_an_attempt_is_counted_in_the_minute_of_its_end_however_late_it_is_stored(counter, ended, clock, after, back):
-    ended(counter, SHIP)
+    ended(SHIP)
     clock.forward(after)
     counter.step()
     assert [part.completed for part in throughput().minutes][-back] == 1
 
 
 def test_the_stored_time_of_an_attempt_is_exact_to_half_a_slice(counter, ended, clock, monkeypatch):
-    stored: list[TypeTally] = []
+    stored = []
     monkeypatch.setattr("django_jobchains.store.stats.Stats.add_counts", lambda self, more: stored.extend(more))
     for place in range(50):
         clock.now = 1_000 + place / 2.3
-        ended(counter, f"{clock.now}")
+        ended(f"{clock.now}")
     clock.forward(0.1)
     now = clock.now
     counter.step()
@@ -266,32 +216,31 @@ def test_the_stored_time_of_an_attempt_is_exact_to_half_a_slice(counter, ended, 
     assert max(errors) <= attempt_counter.SLICE_SECONDS / 2
 
 
-def test_counts_are_added_to_those_that_could_not_be_stored(store, counter, ended, monkeypatch):
-    ended(counter, SHIP, seconds=1.0)
+def test_counts_are_added_to_those_that_could_not_be_stored(counter, ended, monkeypatch):
+    ended(SHIP, seconds=1.0)
 
-    def fail(*args: object) -> None:
-        ended(counter, SHIP, SHIP, seconds=4.0)
-        raise OperationalError("away")
+    def fail(*args):
+        ended(SHIP, SHIP, seconds=4.0)
+        away()
 
     with monkeypatch.context() as patch:
         patch.setattr("django_jobchains.store.stats.Stats.add_counts", fail)
         counter.step()
-    counter.step()
-    assert throughput().types == (TypeRuns(SHIP, 3, 0, 3.0, 4.0),)
-    counter.step()
-    assert throughput().last_hour.completed == 3
+    for _ in range(2):
+        counter.step()
+        assert throughput().types == (TypeRuns(SHIP, 3, 0, 3.0, 4.0),)
 
 
 def test_if_too_many_counts_cannot_be_stored_the_oldest_are_dropped(counter, ended, monkeypatch):
     monkeypatch.setattr(attempt_counter, "MAX_KEPT_SUMS", 3)
-    ended(counter, "a", "b", "c", "a", "d", "e")
+    ended("a", "b", "c", "a", "d", "e")
     counter.step()
     assert set(counted()) == {"c", "d", "e"}
 
 
 def test_a_long_attempt_outweighs_many_short_ones_in_the_average(counter, ended):
-    ended(counter, *[SHIP] * 100, seconds=0.002)
+    ended(*[SHIP] * 100, seconds=0.002)
     assert counter.average_seconds[SHIP] == pytest.approx(0.002)
-    ended(counter, SHIP, seconds=30.0)
-    ended(counter, *[SHIP] * 10, seconds=0.002)
+    ended(SHIP, seconds=30.0)
+    ended(*[SHIP] * 10, seconds=0.002)
     assert 1 < counter.average_seconds[SHIP] < 30
