@@ -9,6 +9,8 @@ from django_jobchains.processors import JobType, get_registry
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 
+MODELS = list(apps.get_app_config("django_jobchains").get_models())
+
 
 @pytest.fixture
 def ship(monkeypatch):
@@ -22,13 +24,13 @@ def _configured(other, settings):
     settings.JOBCHAINS = {"DATABASE": other}
 
 
-@pytest.mark.parametrize("model", list(apps.get_app_config("django_jobchains").get_models()))
 @pytest.mark.usefixtures("_configured")
-def test_managers_use_the_configured_database(model, other):
-    for manager in (model.objects, model._default_manager):
-        assert manager.all().db == manager.filter(pk__in=[]).order_by("pk").db == other
-        assert manager.using("default").db == "default"
-        assert list(manager.all()) == []
+def test_managers_use_the_configured_database(other):
+    for model in MODELS:
+        for manager in (model.objects, model._default_manager):
+            assert manager.all().db == manager.filter(pk__in=[]).order_by("pk").db == other
+            assert manager.using("default").db == "default"
+            assert list(manager.all()) == []
 
 
 @pytest.mark.usefixtures("_configured")
@@ -57,19 +59,18 @@ def test_relations_stay_on_the_database_of_their_object(ship, other):
     assert FailedAttempt.objects.all().db == "default"
 
 
-class _RefusingRouter:
-    """A router that raises when it is called for a model of this app."""
-
-    def _refuse(self, model, **hints):
-        if model._meta.app_label == "django_jobchains":
-            raise AssertionError(f"A router was called for {model.__name__}.")
-
-    db_for_read = db_for_write = _refuse
-
-
 @pytest.fixture
 def _refusing_router(settings):
-    settings.DATABASE_ROUTERS = [_RefusingRouter()]
+    """A router that raises when it is called for a model of this app."""
+
+    class RefusingRouter:
+        def _refuse(self, model, **hints):
+            if model._meta.app_label == "django_jobchains":
+                raise AssertionError(f"A router was called for {model.__name__}.")
+
+        db_for_read = db_for_write = _refuse
+
+    settings.DATABASE_ROUTERS = [RefusingRouter()]
 
 
 @pytest.mark.usefixtures("_refusing_router")
@@ -87,8 +88,8 @@ def test_deferred_reads_do_not_use_routers(ship, other):
             assert row._state.db == alias
 
 
-@pytest.mark.parametrize("model", list(apps.get_app_config("django_jobchains").get_models()))
 @pytest.mark.usefixtures("_refusing_router", "_configured")
-def test_base_managers_do_not_use_routers(model, other):
-    assert model._base_manager.all().db == other
-    assert list(model._base_manager.all()) == []
+def test_base_managers_do_not_use_routers(other):
+    for model in MODELS:
+        assert model._base_manager.all().db == other
+        assert list(model._base_manager.all()) == []

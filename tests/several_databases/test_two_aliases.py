@@ -45,46 +45,40 @@ def _has_work(registry, processors, monkeypatch):
                 raise ValueError("no")
 
 
-class ToDirect:
-    """A router of worker processes: all models use the alias of the worker."""
+class Router:
+    """A router of worker processes. ``alias_of``: returns the alias of a model, or None."""
+
+    def __init__(self, alias_of, write_alias_of=None):
+        self._alias_of = alias_of
+        self._write_alias_of = write_alias_of or alias_of
 
     def db_for_read(self, model, **hints):
-        return "direct"
+        return self._alias_of(model)
 
-    db_for_write = db_for_read
-
-
-class OnlyEffects(ToDirect):
-    """A router that forgets the other models."""
-
-    def db_for_read(self, model, **hints):
-        return "direct" if model is Effect else None
-
-    db_for_write = db_for_read
+    def db_for_write(self, model, **hints):
+        return self._write_alias_of(model)
 
 
-@pytest.mark.parametrize("routers", [[], [OnlyEffects()]], ids=["no router", "a router for some models"])
+TO_DIRECT = Router(lambda model: "direct")
+ONLY_EFFECTS = Router(lambda model: "direct" if model is Effect else None)
+
+
+@pytest.mark.parametrize("routers", [[], [ONLY_EFFECTS]], ids=["no router", "a router for some models"])
 def test_worker_of_another_alias_for_the_database_of_the_models_does_not_start(make_worker, settings, routers):
     settings.DATABASE_ROUTERS = routers
     worker = make_worker(using="direct")
     for start in (worker.check_database, worker.start):
         with pytest.raises(ImproperlyConfigured, match=SAME):
             start()
-
-
-def test_command_names_both_aliases():
     with pytest.raises(CommandError, match=SAME):
         call_command("run_jobworker", database="direct", burst=True)
-
-
-def test_setting_that_names_the_other_alias_is_refused_too(make_worker, settings):
     settings.JOBCHAINS = {"DATABASE": "direct"}
     with pytest.raises(ImproperlyConfigured, match=SAME):
         make_worker().start()
 
 
 def test_router_that_sends_all_models_to_the_worker_keeps_writes_in_the_transaction(start_worker, settings):
-    settings.DATABASE_ROUTERS = [ToDirect()]
+    settings.DATABASE_ROUTERS = [TO_DIRECT]
     chain = chains.enqueue("work.write", using="direct")
     upload = Upload.objects.create()
     start_worker(using="direct")
@@ -118,20 +112,16 @@ def test_alias_of_another_schema_is_another_database(make_worker, django_db_bloc
     assert "cannot be checked" not in caplog.text
 
 
-class ToAway(ToDirect):
-    def db_for_read(self, model, **hints):
-        return "away"
-
-    db_for_write = db_for_read
-
-
-class InRequests(ToDirect):
-    def db_for_write(self, model, **hints):
-        raise RuntimeError("there is no tenant")
+def without_tenant(model):
+    raise RuntimeError("there is no tenant")
 
 
 @pytest.mark.postgresql
-@pytest.mark.parametrize("router", [ToAway(), InRequests()], ids=["unavailable", "needs a context"])
+@pytest.mark.parametrize(
+    "router",
+    [Router(lambda model: "away"), Router(lambda model: "direct", without_tenant)],
+    ids=["unavailable", "needs a context"],
+)
 def test_what_cannot_be_compared_is_logged(make_worker, django_db_blocker, caplog, settings, router):
     settings.DATABASE_ROUTERS = [router]
     with database("away", {"HOST": "127.0.0.1", "PORT": "1"}, django_db_blocker):

@@ -2,7 +2,8 @@
 
 import threading
 import time
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
 from django.db import connections
@@ -42,10 +43,7 @@ def _polls_are_rare(monkeypatch):
 
 @pytest.mark.usefixtures("_notifiers", "_polls_are_rare")
 def test_worker_runs_jobs_and_wakes_waiters_of_its_database(other, start_worker, processors):
-    @processors.register("work.who")
-    def who(job):
-        return "done"
-
+    who = processors.register("work.who")(lambda job: "done")
     workers = {using: start_worker(using=using, name=using) for using in ("default", other)}
     for _ in range(3):
         id_ = new_id()
@@ -71,7 +69,9 @@ def test_hint_of_another_database_does_not_wake_a_waiter(other, monkeypatch):
     monkeypatch.setattr(Chains, "ends", ends)
     for using in ("default", other):
         type_.enqueue(id=id_, using=using)
-    with waiting_thread(id_, "default") as result:
+    result = []
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(wait, id_, result)
         until(lambda: queried_at and get_notifier("default")._subscribers.is_alive)
         # The listener's first hint is followed by another query.
         until(lambda: stays(lambda: is_idle_since(queried_at[-1]), 0.1))
@@ -84,29 +84,17 @@ def test_hint_of_another_database_does_not_wake_a_waiter(other, monkeypatch):
         until(lambda: result == ["here"])
 
 
+def wait(id_, result):
+    try:
+        result.append(chains.wait(id_, 60))
+    finally:
+        connections.close_all()
+
+
 def is_idle_since(queried_at):
     """Return whether the query of this time has ended, and only a hint can cause another one."""
     watcher = waiting.get_watcher("default")
     return watcher._used_at >= queried_at and watcher._query_at > time.monotonic() + 60
-
-
-@contextmanager
-def waiting_thread(id_, using):
-    """Wait for a chain on a thread, which appends its output to the list."""
-    result = []
-
-    def run():
-        try:
-            result.append(chains.wait(id_, 60, using=using))
-        finally:
-            connections.close_all()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield result
-    finally:
-        thread.join()
 
 
 def test_gauges_are_about_the_databases_of_the_workers(other, recorded, start_worker, processors):
@@ -114,9 +102,7 @@ def test_gauges_are_about_the_databases_of_the_workers(other, recorded, start_wo
         found = recorded.values("jobchains.queue.jobs")
         return [count for attributes, count in found if attributes["jobchains.job.status"] == "scheduled"]
 
-    @processors.register("work.later")
-    def later(job): ...
-
+    later = processors.register("work.later")(lambda job: None)
     for using, count in (("default", 1), (other, 3)):
         chains.enqueue_many([later.item(delay=600) for _ in range(count)], using=using)
     start_worker(using=other)
