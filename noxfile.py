@@ -94,7 +94,7 @@ NETWORK = "tests/chaos/test_network.py"
 #: What does not depend on the database runs on SQLite only: output, arguments, processes, and who may see and do what.
 #: Files with tests of locks run on PostgreSQL too.
 ON_ONE_DATABASE = (
-    "admin/actions", "admin/visibility", "children", "commands", "configuration", "mutations", "packaging",
+    "admin/actions", "admin/visibility", "children", "commands", "configuration", "packaging",
     "processors", "redaction", "testing", "typing",
 )  # fmt: skip
 #: Tests of the SQL run separately, because they include slow ones.

@@ -1,7 +1,5 @@
 """``JOBCHAINS["STORE"]`` selects the class of the store."""
 
-from typing import Any
-
 import pytest
 from django.core.checks import run_checks
 from django.core.exceptions import ImproperlyConfigured
@@ -41,23 +39,16 @@ class Unfinished(Store):
     """A store without a database class."""
 
 
-def test_the_default_store_depends_on_the_vendor():
+def test_the_configured_class_is_used_everywhere_until_the_setting_changes(settings):
     assert type(get_store()) is Shipped
-
-
-def test_the_configured_class_is_used_everywhere(settings):
     settings.JOBCHAINS = {"STORE": f"{__name__}.OwnStore"}
     OwnJobs.created = 0
-    assert type(get_store()) is OwnStore
-    assert get_store() is get_store("default")
-    JobType[Any, Any]("shop.ship").enqueue()
-    chain = chains.enqueue_many([JobType[Any, Any]("shop.ship").item()])
-    assert (OwnJobs.created, Job.objects.count(), len(chain)) == (2, 2, 1)
-
-
-def test_changes_of_the_setting_take_effect(settings):
-    settings.JOBCHAINS = {"STORE": f"{__name__}.OwnStore"}
     own = get_store()
+    assert type(own) is OwnStore
+    assert own is get_store("default")
+    JobType("shop.ship").enqueue()
+    chain = chains.enqueue_many([JobType("shop.ship").item()])
+    assert (OwnJobs.created, Job.objects.count(), len(chain)) == (2, 2, 1)
     settings.JOBCHAINS = {}
     assert type(get_store()) is Shipped
     settings.JOBCHAINS = {"STORE": f"{__name__}.OwnStore"}

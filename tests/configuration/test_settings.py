@@ -76,8 +76,9 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_an_invalid_value_is_an_error_that_names_the_setting(settings, name):
     settings.JOBCHAINS = {name: WRONG[name]}
-    with pytest.raises(ImproperlyConfigured, match=rf"JOBCHAINS\['{name}'\]"):
-        get_settings()
+    for _ in range(2):
+        with pytest.raises(ImproperlyConfigured, match=rf"JOBCHAINS\['{name}'\]"):
+            get_settings()
 
 
 def test_every_setting_with_a_simple_value_is_checked():
@@ -98,13 +99,6 @@ def test_a_timedelta_is_stored_as_seconds(settings):
     assert get_settings().POLL_SECONDS == 120
 
 
-def test_an_invalid_value_is_an_error_each_time(settings):
-    settings.JOBCHAINS = {"SLOTS": 0}
-    for _ in range(2):
-        with pytest.raises(ImproperlyConfigured):
-            get_settings()
-
-
 def test_overrides_take_effect_and_are_undone():
     before = get_settings()
     with override_settings(JOBCHAINS={"SLOTS": 3}):
@@ -113,17 +107,6 @@ def test_overrides_take_effect_and_are_undone():
             assert get_settings().SLOTS == 4
         assert get_settings().SLOTS == 3
     assert get_settings() == before
-
-
-def test_the_settings_cannot_be_changed_in_place():
-    with pytest.raises(AttributeError):
-        get_settings().SLOTS = 3
-
-
-def test_other_settings_do_not_reset_it(settings):
-    before = get_settings()
-    settings.SECRET_KEY = "another"
-    assert get_settings() is before
 
 
 def test_the_slots_of_a_worker_come_from_the_settings_by_default(settings):
@@ -138,13 +121,10 @@ def test_the_slots_of_a_worker_come_from_the_settings_by_default(settings):
             Worker(registry=registry, **options)
 
 
-def test_the_default_notifier_depends_on_the_database(settings):
+def test_the_default_notifier_depends_on_the_database_and_another_can_be_configured(settings):
     del settings.JOBCHAINS
     names = {"postgresql": "PostgresNotifier", "sqlite": "SqliteNotifier"}
     assert type(get_notifier("default")).__name__ == names[connection.vendor]
-
-
-def test_the_configured_notifier_is_used(settings):
     settings.JOBCHAINS = {"NOTIFIER": NULL}
     notifier = get_notifier("default")
     assert type(notifier) is NullNotifier
