@@ -4,7 +4,7 @@ import pytest
 from django.db import connection
 
 from django_jobchains import records
-from tests.admin.records.browsing import act
+from tests.admin.browsing import act
 from tests.records.models import Upload
 from tests.support.databases import database
 

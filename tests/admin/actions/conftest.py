@@ -1,5 +1,4 @@
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
@@ -20,17 +19,10 @@ class Receipt:
 
 pack = JobType("shop.pack", input=Parcel, output=Receipt, continues_with=["shop.ship", "shop.send"])
 #: The output of this type has no fields.
-weigh: JobType[Any, dict[str, str]] = JobType("shop.weigh", output=dict[str, str])
-send: JobType[Parcel, Any] = JobType("shop.send", input=Parcel, entry=False)
+weigh = JobType("shop.weigh", output=dict[str, str])
+send = JobType("shop.send", input=Parcel, entry=False)
 
 
 @pytest.fixture(autouse=True)
-def _declared_types(monkeypatch):
-    declared: dict[str, Any] = {part.name: part for part in (ship, mail, pack, send, weigh)}
-    monkeypatch.setattr(get_registry(), "declared", declared)
-
-
-@pytest.fixture
-def admin_request(superuser):
-    """A request of a superuser."""
-    return superuser.get("/admin/").wsgi_request
+def _declared_types(monkeypatch, record_workers):
+    monkeypatch.setattr(get_registry(), "declared", {part.name: part for part in (ship, mail, pack, send, weigh)})

@@ -1,6 +1,5 @@
 """The Django form of a job type, which completes its jobs in the admin."""
 
-from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -8,21 +7,19 @@ from django import forms
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Group
 from django.core.exceptions import ValidationError
-from django.test import Client
 
 from django_jobchains import chains
-from django_jobchains.chains import Chain
 from django_jobchains.declare.checks import check_registry
 from django_jobchains.exceptions import InvalidDeclaration
-from django_jobchains.processors import JobType, Processors, RunningJob, get_registry
-from tests.admin.actions.browsing import act, act_many, choose_action, messages_in, text_of, url
+from django_jobchains.processors import JobType, Processors, get_registry
 from tests.admin.actions.conftest import Receipt, send
+from tests.admin.browsing import act, act_many, choose_action, messages_in, text_of, url
 from tests.support.chains import everything, statuses
 from tests.support.connections import end_all, holding, waiting
 
 
 class JobForm(forms.Form):
-    def __init__(self, *args: Any, job: Any, request: Any, **options: Any) -> None:
+    def __init__(self, *args, job, request, **options):
         super().__init__(*args, **options)
         self.shown_job, self.request = job, request
 
@@ -39,7 +36,7 @@ class Decision(JobForm):
     group = forms.CharField()
     outcome = forms.CharField()
 
-    def complete(self, current: chains.CurrentJob) -> None:
+    def complete(self, current):
         group = Group.objects.create(name=self.cleaned_data["group"])
         match self.cleaned_data["outcome"]:
             case "finish":
@@ -52,15 +49,21 @@ class Decision(JobForm):
                 current.finish(5)
 
 
-def declare(monkeypatch: pytest.MonkeyPatch, form: Any) -> JobType[Any, Any]:
-    job_type: JobType[Any, Any] = JobType("shop.approval", output=Receipt, completion_form=form)
-    monkeypatch.setitem(get_registry().declared, "shop.approval", job_type)
-    return job_type
+@pytest.fixture
+def declare(store, monkeypatch):
+    """Return a function that declares a type with a completion form, and returns it."""
+
+    def declare(form):
+        job_type = JobType("shop.approval", output=Receipt, completion_form=form)
+        monkeypatch.setitem(get_registry().declared, "shop.approval", job_type)
+        return job_type
+
+    return declare
 
 
 @pytest.fixture
-def approval(store, monkeypatch):
-    return declare(monkeypatch, Decision)
+def approval(declare):
+    return declare(Decision)
 
 
 @pytest.fixture
@@ -68,12 +71,11 @@ def chain(approval):
     return approval.enqueue("kettle").refresh()
 
 
-def decide(client: Client, chain: Chain, outcome: str, **changes: Any) -> Any:
-    answer = {"completion-group": "friends", "completion-outcome": outcome, **changes}
-    return act(client, "complete", chain, **answer)
+def decide(client, chain, outcome, **changes):
+    return act(client, "complete", chain, **{"completion-group": "friends", "completion-outcome": outcome, **changes})
 
 
-def is_unchanged(chain: Chain) -> bool:
+def is_unchanged(chain):
     return statuses(chain) == ["pending"] and not Group.objects.exists() and not LogEntry.objects.exists()
 
 
@@ -87,8 +89,11 @@ def test_the_form_replaces_the_fields_and_the_choice_of_a_type(superuser, chain)
 def test_the_form_gets_the_job_and_the_request_and_completes(superuser, chain):
     assert messages_in(decide(superuser, chain, "finish")) == ["1 job completed."]
     assert (chain.refresh().status, chain.output) == ("completed", Receipt("root, kettle, friends"))
-    assert Group.objects.get().name == "friends"
     assert LogEntry.objects.get().change_message == "Completed."
+    before = everything()
+    assert messages_in(decide(superuser, chain, "finish"))[-1] == f"1 row skipped: already completed ({chain.id})."
+    assert everything() == before
+    assert Group.objects.get().name == "friends"
 
 
 def test_the_form_can_continue_the_chain(superuser, chain):
@@ -98,32 +103,27 @@ def test_the_form_can_continue_the_chain(superuser, chain):
     assert LogEntry.objects.get().change_message == "Completed, and continued with shop.send."
 
 
-def test_cleaned_data_is_the_output_of_a_form_without_complete(superuser, store, monkeypatch):
-    chain = declare(monkeypatch, ReceiptForm).enqueue().refresh()
-    act(superuser, "complete", chain, **{"completion-reference": "r-1"})
+def test_cleaned_data_is_the_output_of_a_form_without_complete(superuser, declare, monkeypatch):
+    chain, answer = declare(ReceiptForm).enqueue().refresh(), {"completion-reference": "r-1"}
+    with patch.object(ReceiptForm, "clean", lambda form: {"reference": 5}):
+        [error] = act(superuser, "complete", chain, **answer).context["form"].own.errors["reference"]
+    assert "Input should be a valid string" in error
+    assert is_unchanged(chain)
+    act(superuser, "complete", chain, **answer)
     assert chain.refresh().output == Receipt("r-1")
 
 
-def test_an_output_that_does_not_fit_is_an_error_of_its_field(superuser, store, monkeypatch):
-    monkeypatch.setattr(ReceiptForm, "clean", lambda form: {"reference": 5})
-    chain = declare(monkeypatch, ReceiptForm).enqueue().refresh()
-    reply = act(superuser, "complete", chain, **{"completion-reference": "r-1"})
-    [error] = reply.context["form"].own.errors["reference"]
-    assert "Input should be a valid string" in error
-    assert is_unchanged(chain)
-
-
-def test_invalid_data_is_shown_at_its_field(superuser, chain):
-    reply = decide(superuser, chain, "finish", **{"completion-group": ""})
-    assert reply.context["form"].own.errors == {"group": ["This field is required."]}
+@pytest.mark.parametrize(
+    ("outcome", "changes", "errors"),
+    [
+        ("finish", {"completion-group": ""}, {"group": ["This field is required."]}),
+        ("refuse", {}, {"outcome": ["Not today."]}),  # by ``complete``, whose changes are undone
+    ],
+)
+def test_errors_are_shown_at_their_fields_and_change_nothing(superuser, chain, outcome, changes, errors):
+    reply = decide(superuser, chain, outcome, **changes)
+    assert reply.context["form"].own.errors == errors
     assert "Please correct the error below." in text_of(reply)
-    assert is_unchanged(chain)
-
-
-def test_a_validation_error_of_complete_is_shown_and_undoes_its_changes(superuser, chain):
-    reply = decide(superuser, chain, "refuse")
-    assert reply.context["form"].own.errors == {"outcome": ["Not today."]}
-    assert "Not today." in text_of(reply)
     assert is_unchanged(chain)
 
 
@@ -136,19 +136,11 @@ def test_a_form_that_does_not_complete_the_job_changes_nothing(superuser, chain,
     assert is_unchanged(chain)
 
 
-def test_a_second_decision_changes_nothing(superuser, chain):
-    decide(superuser, chain, "finish")
-    before = everything()
-    assert messages_in(decide(superuser, chain, "finish"))[-1] == f"1 row skipped: already completed ({chain.id})."
-    assert everything() == before
-    assert Group.objects.count() == 1
-
-
 @pytest.mark.parametrize("is_continued", [True, False])
 def test_a_job_that_changes_during_the_action_is_skipped(superuser, chain, is_continued):
     """The form is not called."""
 
-    def meanwhile(form: Decision) -> None:
+    def meanwhile(form):
         with chains.current_job(chain.id) as current:
             current.continue_with("shop.mail") if is_continued else current.finish(Receipt("first"))
 
@@ -175,19 +167,16 @@ def test_only_one_of_two_simultaneous_decisions_counts(superuser, chain, is_undo
     assert LogEntry.objects.count() == 1
 
 
-def test_several_jobs_are_refused(superuser, chain, approval):
+def test_one_selected_job_has_its_form_and_several_are_refused(superuser, chain, approval):
     rows = [chain, approval.enqueue("cup").refresh()]
-    problem = "Nothing was changed: jobs of the type shop.approval have their own form, select one job."
     answer = {"job": [row.current_job_id for row in rows], "completion-group": "g", "completion-outcome": "finish"}
     for reply in (choose_action(superuser, "complete", rows), act_many(superuser, "complete", rows, **answer)):
-        assert messages_in(reply)[-1] == problem
+        assert messages_in(reply)[-1] == (
+            "Nothing was changed: jobs of the type shop.approval have their own form, select one job."
+        )
     assert is_unchanged(chain)
-
-
-def test_one_selected_job_has_its_form(superuser, chain):
     assert 'name="completion-group"' in text_of(choose_action(superuser, "complete", [chain]))
-    answer = {"job": chain.current_job_id, "completion-group": "g", "completion-outcome": "finish"}
-    assert messages_in(act_many(superuser, "complete", [chain], **answer)) == ["1 job completed."]
+    assert messages_in(act_many(superuser, "complete", [chain], **answer))[-1] == "1 job completed."
 
 
 def test_completing_requires_the_permission(staff, chain):
@@ -197,15 +186,13 @@ def test_completing_requires_the_permission(staff, chain):
     assert is_unchanged(chain)
 
 
-def test_a_form_may_be_a_dotted_path(superuser, store, monkeypatch):
-    chain = declare(monkeypatch, f"{__name__}.Decision").enqueue("cup").refresh()
+def test_a_form_may_be_a_dotted_path(superuser, declare):
+    chain = declare(f"{__name__}.Decision").enqueue("cup").refresh()
     assert 'name="completion-group"' in text_of(superuser.get(url("complete", chain)))
 
 
 def test_register_accepts_a_form():
-    @Processors().register("shop.registered", completion_form=Decision)
-    def handler(job: RunningJob[Any]) -> None: ...
-
+    handler = Processors().register("shop.registered", completion_form=Decision)(lambda job: None)
     assert handler.completion_form is Decision
 
 
@@ -215,8 +202,8 @@ def test_an_invalid_form_is_refused(form):
         JobType("shop.wrong", completion_form=form)
 
 
-@pytest.mark.parametrize("path", ["shop.absent.Form", f"{__name__}.Absent", f"{__name__}.declare"])
-def test_a_path_without_a_form_is_a_system_check_error(monkeypatch, path):
-    declare(monkeypatch, path)
+@pytest.mark.parametrize("path", ["shop.absent.Form", f"{__name__}.Absent", f"{__name__}.decide"])
+def test_a_path_without_a_form_is_a_system_check_error(declare, path):
+    declare(path)
     [error] = [error for error in check_registry() if error.id == "jobchains.E012"]
     assert "shop.approval" in error.msg

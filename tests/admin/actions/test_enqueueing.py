@@ -1,7 +1,6 @@
 """The page that enqueues a chain."""
 
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 from django.contrib.admin.models import ADDITION, LogEntry
@@ -10,47 +9,34 @@ from django.test import Client
 
 from django_jobchains import context
 from django_jobchains.models import Chain, Job
-from tests.admin.actions.browsing import messages_in, text_of, url
-
-PAGE = "enqueue"
+from tests.admin.browsing import messages_in, text_of, url
 
 
-def enqueue(client: Client, type_name: str = "shop.pack", **answers: Any) -> Any:
-    return client.post(f"{url(PAGE)}?type={type_name}", {"payload_number": "1", **answers})
+def enqueue(client, type_name="shop.pack", **answers):
+    return client.post(f"{url('enqueue')}?type={type_name}", {"payload_number": "1", **answers})
 
 
 def test_only_entry_types_are_offered(superuser):
-    page = superuser.get(url(PAGE))
-    assert [name for name, _ in page.context["type_form"].fields["type"].choices] == [
-        "shop.mail",
-        "shop.pack",
-        "shop.ship",
-        "shop.weigh",
-    ]
+    page = superuser.get(url("enqueue"))
+    names = [name for name, _ in page.context["type_form"].fields["type"].choices]
+    assert names == ["shop.mail", "shop.pack", "shop.ship", "shop.weigh"]
     enqueue(superuser, "shop.send")
     enqueue(superuser, "os.system")
-    superuser.post(url(PAGE), {"payload": "1", "type": "shop.ship"})
+    superuser.post(url("enqueue"), {"payload": "1", "type": "shop.ship"})
     assert not Job.objects.exists()
 
 
 def test_it_enqueues_a_chain_with_the_given_options_and_shows_its_page(superuser):
-    reply = enqueue(
-        superuser,
-        queue="slow",
-        priority="5",
-        run_at="2099-01-01T10:00",
-        deduplication_key="p-1",
-        payload_number="3",
-    )
-    [job] = Job.objects.all()
+    assert "&quot;number&quot;" in text_of(superuser.get(f"{url('enqueue')}?type=shop.pack")), "no schema of the input"
+    options = {"queue": "slow", "priority": "5", "run_at": "2099-01-01T10:00", "deduplication_key": "p-1"}
+    reply = enqueue(superuser, payload_number="3", **options)
+    [job], [entry] = Job.objects.all(), LogEntry.objects.all()
     assert messages_in(reply) == ["The chain was enqueued."]
     assert reply["Location"] == url("change", Chain.objects.get())
     assert (job.type_name, job.input, job.queue) == ("shop.pack", {"number": 3, "to": ""}, "slow")
     assert (job.priority, job.run_at, job.deduplication_key) == (5, datetime(2099, 1, 1, 10, tzinfo=UTC), "p-1")
-
-
-def test_the_schema_of_the_input_is_shown(superuser):
-    assert "&quot;number&quot;" in text_of(superuser.get(f"{url(PAGE)}?type=shop.pack"))
+    assert job.context == {"actor": User.objects.get().pk}
+    assert (entry.object_id, entry.action_flag, entry.change_message) == (str(job.pk), ADDITION, "Enqueued.")
 
 
 @pytest.mark.parametrize(
@@ -83,44 +69,26 @@ def test_a_duplicate_key_leads_to_the_existing_chain(superuser):
     assert LogEntry.objects.count() == 1, "only the first request has enqueued a chain"
 
 
-def test_the_user_is_the_actor_of_the_chain(superuser):
-    enqueue(superuser)
-    assert Job.objects.get().context == {"actor": User.objects.get().pk}
-
-
 def test_an_actor_bound_by_the_project_is_kept(superuser):
     with context.bound(actor="staff:7"):
         enqueue(superuser)
     assert Job.objects.get().context == {"actor": "staff:7"}
 
 
-def test_enqueueing_adds_a_log_entry(superuser):
-    enqueue(superuser)
-    [entry] = LogEntry.objects.all()
-    assert (entry.object_id, entry.action_flag) == (str(Chain.objects.get().pk), ADDITION)
-    assert entry.change_message == "Enqueued."
-
-
-def test_enqueueing_requires_the_permission(staff):
-    for permissions in ((), ("run_job", "retry_job", "complete_job", "delete_chain")):
-        client = staff(*permissions)
-        assert client.get(url(PAGE)).status_code == 403
-        assert enqueue(client).status_code == 403
-        assert url(PAGE) not in text_of(client.get(url("changelist")))
-    assert not Job.objects.exists()
-    client = staff("enqueue_job")
-    assert url(PAGE) in text_of(client.get(url("changelist")))
-    assert enqueue(client).status_code == 302
-    assert Job.objects.count() == 1
-
-
-def test_users_who_may_not_view_chains_return_to_the_form(staff):
-    assert enqueue(staff("enqueue_job", view=False))["Location"] == url(PAGE)
-
-
-def test_a_get_or_a_post_without_the_csrf_token_enqueues_nothing(superuser):
-    superuser.get(f"{url(PAGE)}?type=shop.ship&payload=1")
+def test_enqueueing_requires_the_permission_and_the_csrf_token(staff, superuser):
     strict = Client(enforce_csrf_checks=True)
     strict.cookies = superuser.cookies
     assert enqueue(strict).status_code == 403
+    superuser.get(f"{url('enqueue')}?type=shop.ship&payload=1")
+    for permissions in ((), ("run_job", "retry_job", "complete_job", "delete_chain")):
+        client = staff(*permissions)
+        assert client.get(url("enqueue")).status_code == 403
+        assert enqueue(client).status_code == 403
+        assert url("enqueue") not in text_of(client.get(url("changelist")))
     assert not Job.objects.exists()
+    client = staff("enqueue_job")
+    assert url("enqueue") in text_of(client.get(url("changelist")))
+    assert enqueue(client).status_code == 302
+    blind = staff("enqueue_job", view=False)
+    assert enqueue(blind)["Location"] == url("enqueue"), "a user who may not view chains returns to the form"
+    assert Job.objects.count() == 2

@@ -10,15 +10,12 @@ from typing import Any, Literal, NotRequired
 from uuid import UUID
 
 import pytest
-from django import forms
-from django.test import Client
 from pydantic import BaseModel, Field, field_validator
 from typing_extensions import TypedDict
 
-from django_jobchains.chains import Chain
 from django_jobchains.processors import JobType, get_registry
 from django_jobchains.text.validation_errors import MAX_PROBLEMS
-from tests.admin.actions.browsing import act, messages_in, url
+from tests.admin.browsing import act, messages_in, url
 
 
 class Colour(Enum):
@@ -79,23 +76,29 @@ ANSWERS = {
 }  # fmt: skip
 
 
-def waiting(monkeypatch: pytest.MonkeyPatch, output: Any) -> Chain:
-    job_type: JobType[Any, Any] = JobType("shop.form", output=output)
-    monkeypatch.setitem(get_registry().declared, "shop.form", job_type)
-    return job_type.enqueue().refresh()
+@pytest.fixture
+def waiting(db, monkeypatch):
+    """Return a function that returns a chain whose output has a type."""
+
+    def waiting(output):
+        job_type = JobType("shop.form", output=output)
+        monkeypatch.setitem(get_registry().declared, "shop.form", job_type)
+        return job_type.enqueue().refresh()
+
+    return waiting
 
 
-def form_of(client: Client, chain: Chain) -> dict[str, forms.Field]:
+def form_of(client, chain):
     fields = client.get(url("complete", chain)).context["form"].fields
     return {name.removeprefix("payload_"): found for name, found in fields.items() if name.startswith("payload")}
 
 
-def answer(client: Client, chain: Chain, **values: str) -> Any:
+def answer(client, chain, **values):
     return act(client, "complete", chain, **{f"payload_{name}": value for name, value in values.items()})
 
 
-def test_every_kind_of_member_has_its_field(superuser, store, monkeypatch):
-    fields = form_of(superuser, waiting(monkeypatch, Everything))
+def test_every_kind_of_member_has_its_field_with_a_default_or_a_skeleton(superuser, waiting):
+    fields = form_of(superuser, waiting(Everything))
     json_fields = {name for name, found in fields.items() if "jobchains-json" in found.widget.attrs.get("class", "")}
     assert json_fields == {"address", "either", "anything", "tags"}
     types = {"on": "date", "at": "datetime-local", "of_day": "time", "is_urgent": "checkbox", "number": "number"}
@@ -104,19 +107,15 @@ def test_every_kind_of_member_has_its_field(superuser, store, monkeypatch):
     assert [value for value, _ in fields["kind"].choices] == ['"red"', '"blue"']
     required = {name for name, found in fields.items() if found.required}
     assert required == {"decision", "colour", "price", "address", "on", "at", "of_day", "by", "either", "kind"}
-
-
-def test_fields_have_defaults_and_skeletons_of_json(superuser, store, monkeypatch):
-    fields = form_of(superuser, waiting(monkeypatch, Everything))
     initial = {name: found.initial for name, found in fields.items() if found.initial not in (None, "")}
-    skeleton = '{\n  "street": ""\n}'
     assert initial == {
-        "address": skeleton, "either": "0", "anything": "null", "number": 3, "kind": '"blue"', "is_urgent": True,
+        "address": '{\n  "street": ""\n}', "either": "0", "anything": "null",
+        "number": 3, "kind": '"blue"', "is_urgent": True,
     }  # fmt: skip
 
 
-def test_the_values_have_the_types_of_the_output(superuser, store, monkeypatch):
-    chain = waiting(monkeypatch, Everything)
+def test_the_values_have_the_types_of_the_output(superuser, waiting):
+    chain = waiting(Everything)
     assert messages_in(answer(superuser, chain, **ANSWERS)) == ["1 job completed."]
     assert chain.refresh().output.at == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     assert chain.stored_output == {
@@ -127,20 +126,25 @@ def test_the_values_have_the_types_of_the_output(superuser, store, monkeypatch):
     }  # fmt: skip
 
 
-def test_optional_keys_can_be_omitted(superuser, store, monkeypatch):
-    chain = waiting(monkeypatch, Keys)
-    answer(superuser, chain, here="on", there="unknown", maybe="", nothing="")
-    assert chain.refresh().stored_output == {"here": True, "nothing": None}
+@pytest.mark.parametrize(
+    ("output", "values", "stored"),
+    [
+        (Keys, {"here": "on", "there": "unknown", "maybe": "", "nothing": ""}, {"here": True, "nothing": None}),
+        (
+            Model,
+            {"required": "2", "titled": "t", "with_default": "", "enough": "2"},
+            {"required": 2, "titled": "t", "with_default": "", "enough": 2.0},
+        ),
+    ],
+)
+def test_optional_keys_can_be_omitted_and_texts_with_a_default_emptied(superuser, waiting, output, values, stored):
+    chain = waiting(output)
+    answer(superuser, chain, **values)
+    assert chain.refresh().stored_output == stored
 
 
-def test_a_text_with_a_default_can_be_emptied(superuser, store, monkeypatch):
-    chain = waiting(monkeypatch, Model)
-    answer(superuser, chain, required="2", titled="t", with_default="", enough="2")
-    assert chain.refresh().stored_output == {"required": 2, "titled": "t", "with_default": "", "enough": 2.0}
-
-
-def test_titles_and_descriptions_are_shown(superuser, store, monkeypatch):
-    fields = form_of(superuser, waiting(monkeypatch, Model))
+def test_titles_and_descriptions_are_shown(superuser, waiting):
+    fields = form_of(superuser, waiting(Model))
     assert [str(found.label) for found in fields.values()] == ["Required", "The title", "With default", "Enough"]
     assert fields["required"].help_text == "From two to nine."
 
@@ -157,8 +161,8 @@ def test_titles_and_descriptions_are_shown(superuser, store, monkeypatch):
         ),
     ],
 )
-def test_errors_are_shown_at_their_fields(superuser, store, monkeypatch, changes, errors):
-    chain = waiting(monkeypatch, Model)
+def test_errors_are_shown_at_their_fields(superuser, waiting, changes, errors):
+    chain = waiting(Model)
     values = {"required": "2", "titled": "t", "with_default": "w", "enough": "1", **changes}
     assert answer(superuser, chain, **values).context["form"].errors == errors
     assert chain.refresh().status == "pending"
@@ -168,16 +172,16 @@ def test_errors_are_shown_at_their_fields(superuser, store, monkeypatch, changes
     ("address", "problem"),
     [("{", "Invalid JSON: line 1, column 2"), ('{"street": 5}', "street: Input should be a valid string")],
 )
-def test_an_error_inside_json_is_shown_at_its_field(superuser, store, monkeypatch, address, problem):
-    chain = waiting(monkeypatch, Everything)
+def test_an_error_inside_json_is_shown_at_its_field(superuser, waiting, address, problem):
+    chain = waiting(Everything)
     errors = answer(superuser, chain, **{**ANSWERS, "address": address}).context["form"].errors
     assert set(errors) == {"payload_address"}
     assert problem in errors["payload_address"][0]
 
 
 @pytest.mark.parametrize(("output", "name"), [(list[int], "payload"), (Address, "payload_lines")])
-def test_a_page_shows_the_first_problems_and_counts_the_others(superuser, store, monkeypatch, output, name):
-    chain = waiting(monkeypatch, output)
+def test_a_page_shows_the_first_problems_and_counts_the_others(superuser, waiting, output, name):
+    chain = waiting(output)
     text = json.dumps([["wrong"]] * 30_000)
     reply = act(superuser, "complete", chain, **{"payload_street": "Main", name: text})
     errors = [error for found in reply.context["form"].errors.values() for error in found]
@@ -188,8 +192,8 @@ def test_a_page_shows_the_first_problems_and_counts_the_others(superuser, store,
 
 
 @pytest.mark.parametrize("output", [list[int], Address])
-def test_the_size_is_checked_before_the_type(superuser, store, monkeypatch, settings, output):
-    chain = waiting(monkeypatch, output)
+def test_the_size_is_checked_before_the_type(superuser, waiting, settings, output):
+    chain = waiting(output)
     settings.JOBCHAINS = {"MAX_PAYLOAD_BYTES": 200}
     many = json.dumps(["wrong"] * 30)
     reply = act(superuser, "complete", chain, payload=many, payload_street="Main", payload_lines=many)
@@ -218,13 +222,13 @@ class Node(BaseModel):
         (Any, ""),
     ],
 )
-def test_a_type_without_members_has_one_field_with_a_skeleton(superuser, store, monkeypatch, output, skeleton):
-    [(name, found)] = form_of(superuser, waiting(monkeypatch, output)).items()
+def test_a_type_without_members_has_one_field_with_a_skeleton(superuser, waiting, output, skeleton):
+    [(name, found)] = form_of(superuser, waiting(output)).items()
     assert (name, found.initial) == ("payload", skeleton)
 
 
-def test_a_type_that_contains_itself_has_fields(superuser, store, monkeypatch):
-    chain = waiting(monkeypatch, Node)
+def test_a_type_that_contains_itself_has_fields(superuser, waiting):
+    chain = waiting(Node)
     assert set(form_of(superuser, chain)) == {"name", "children", "parent"}
     answer(superuser, chain, name="root", children='[{"name": "leaf"}]', parent="")
     leaf = {"name": "leaf", "children": [], "parent": None}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.admin.actions.browsing import act, act_many, choose_action, text_of, url
+from tests.admin.browsing import act, act_many, choose_action, text_of, url
 from tests.support.chains import failed, scheduled
 
 #: URLs of other sites that a forged link to the admin could contain.
@@ -21,37 +21,29 @@ def chain(store):
     return scheduled(store).refresh()
 
 
-def test_a_next_url_on_another_site_is_ignored(superuser, chain):
-    for vector in ELSEWHERE:
-        assert vector not in text_of(superuser.get(url("cancel", chain), {"next": vector}))
-        reply = superuser.post(url("cancel", chain), {"next": vector})
-        assert reply["Location"] == url("change", chain)
-        assert act_many(superuser, "cancel", [chain], next=vector)["Location"] == url("changelist")
-
-
-def test_without_a_next_url_one_row_leads_to_its_page_and_several_to_the_list(superuser, chain):
+def test_one_row_leads_to_its_page_and_several_to_the_list(superuser, chain):
     assert act(superuser, "run_now", chain)["Location"] == url("change", chain)
     assert act_many(superuser, "cancel", [chain])["Location"] == url("changelist")
 
 
-def test_the_list_keeps_its_filters(superuser, store):
-    chain = failed(store)
-    query = "?status=failed"
-    page = choose_action(superuser, "retry", [chain], query=query)
-    wanted = url("changelist") + query
-    assert page.context["next"] == wanted
-    assert f'name="next" value="{wanted}"' in text_of(page)
-    assert act_many(superuser, "retry", [chain], next=wanted)["Location"] == wanted
+def test_a_next_url_on_another_site_is_ignored(superuser, chain):
+    for vector in ELSEWHERE:
+        assert vector not in text_of(superuser.get(url("cancel", chain), {"next": vector}))
+        assert act(superuser, "cancel", chain, next=vector)["Location"] == url("change", chain)
+        assert act_many(superuser, "cancel", [chain], next=vector)["Location"] == url("changelist")
 
 
 def test_a_page_can_set_the_next_url(superuser, chain):
     wanted = url("changelist") + "?q=shop"
     assert f'href="{wanted}"' in text_of(superuser.get(url("cancel", chain), {"next": wanted}))
+    invalid = act_many(superuser, "reschedule", [chain], next=wanted, delay_minutes="x")
+    assert invalid.context["next"] == wanted
+    assert f'action="{url("reschedule_many")}"' in text_of(invalid)
     assert act(superuser, "cancel", chain, next=wanted)["Location"] == wanted
 
 
-def test_an_invalid_form_keeps_the_next_url(superuser, chain):
-    wanted = url("changelist") + "?q=shop"
-    reply = act_many(superuser, "reschedule", [chain], next=wanted, delay_minutes="x")
-    assert reply.context["next"] == wanted
-    assert f'action="{url("reschedule_many")}"' in text_of(reply)
+def test_the_list_keeps_its_filters(superuser, store):
+    chain, query = failed(store), "?status=failed"
+    wanted = url("changelist") + query
+    assert f'name="next" value="{wanted}"' in text_of(choose_action(superuser, "retry", [chain], query=query))
+    assert act_many(superuser, "retry", [chain], next=wanted)["Location"] == wanted

@@ -1,94 +1,68 @@
-"""Access to the dashboard, the structure of its page, and its statements."""
+"""Access to the dashboard, the structure of its page, its alerts, and its statements."""
 
-from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from django.contrib.admin import AdminSite, site
-from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from django_jobchains import queues
 from django_jobchains.admin import JobAdmin
 from django_jobchains.admin.base import TimeLimitExceeded
 from django_jobchains.admin.dashboard import views
-from tests.admin.dashboard.browsing import Page, fragment, index, open_dashboard
-from tests.admin.dashboard.conftest import fail
-from tests.support.jobs import create
+from django_jobchains.templatetags.jobchains_admin import _dashboard_admin
+from tests.admin.browsing import change_queue, fragment, index, open_dashboard
+from tests.support.jobs import MAIL, create
 
 pytestmark = pytest.mark.django_db
 
-Staff = Callable[..., Client]
 
-
-def test_anonymous_users_are_redirected_to_the_login(client):
+def test_the_dashboard_requires_a_login_and_the_permission_to_view_jobs(client, staff, operator, monkeypatch):
     for address in (index(), fragment()):
-        reply = client.get(address)
-        assert (reply.status_code, "/login/" in reply["Location"]) == (302, True)
-
-
-def test_the_dashboard_requires_the_permission_to_view_jobs(staff):
-    client = staff("view_chain", "change_queuestate", view=False)
-    assert open_dashboard(client).root.all(id="jobchains-dashboard") == []
-    assert client.get(fragment()).status_code == 403
-
-
-def test_a_subclass_can_decide_who_sees_the_dashboard(operator, monkeypatch):
-    monkeypatch.setattr(JobAdmin, "has_dashboard_permission", lambda self, request: False)
-    assert open_dashboard(operator).root.all(id="jobchains-dashboard") == []
-    assert operator.get(fragment()).status_code == 403
-    assert (
-        operator.post("/admin/django_jobchains/job/dashboard/queue/", {"queue": "q", "verb": "pause"}).status_code
-        == 403
-    )
-
-
-def test_the_index_of_the_app_shows_lists_and_dashboard(staff):
-    page = open_dashboard(staff())
-    assert page.root.all(id="jobchains-dashboard")
-    links = {link.attributes.get("href") for link in page.root.all("a")}
-    assert {"/admin/django_jobchains/chain/", "/admin/django_jobchains/job/"} <= links
+        assert "/login/" in client.get(address)["Location"]
+    assert open_dashboard(operator).root.all(id="jobchains-dashboard")
+    for client in (staff("view_chain", "change_queuestate", view=False), operator):
+        if client is operator:  # a subclass can decide too
+            monkeypatch.setattr(JobAdmin, "has_dashboard_permission", lambda self, request: False)
+        assert open_dashboard(client).root.all(id="jobchains-dashboard") == []
+        assert client.get(fragment()).status_code == 403
+        assert change_queue(client, "pause", "mail").status_code == 403
 
 
 def test_users_who_may_only_view_see_no_buttons(staff, store):
     queues.pause("mail")
     create(store)
-    inner = open_dashboard(staff(), fragment())
-    assert inner.rows("queues")
-    assert inner.root.all("form") == inner.root.all("button") == inner.root.all("input") == []
+    page = open_dashboard(staff())
+    assert {"/admin/django_jobchains/chain/", "/admin/django_jobchains/job/"} <= set(page.links.values())
+    [inner] = page.root.all(id="jobchains-dashboard")
+    assert page.table("queues")
+    assert inner.all("form") == inner.all("button") == inner.all("input") == []
 
 
-def test_the_refreshed_part_equals_the_page(operator, store, beat, monkeypatch):
+def test_the_refreshed_part_equals_the_page(operator, store, beat, fail, monkeypatch):
     beat()
     create(store, 3)
-    fail(store)
+    fail()
     # Both pages show the same data, because a new minute could begin between two readings.
-    readings: list[Any] = []
-    read = views.DashboardAdmin.dashboard
+    readings, read = [], views.DashboardAdmin.dashboard
 
-    def read_once(*args: Any) -> Any:
+    def read_once(*args):
         readings[:] = readings or [read(*args)]
         return readings[0]
 
     monkeypatch.setattr(views.DashboardAdmin, "dashboard", read_once)
-    [whole] = open_dashboard(operator).root.all(id="jobchains-dashboard")
+    page = open_dashboard(operator)
+    [whole], part = page.root.all(id="jobchains-dashboard"), open_dashboard(operator, fragment()).root
     assert whole.attributes["data-jobchains-refresh"] == fragment()
-    part = Page(operator.get(fragment()).content.decode()).root
     headings = [heading.text for heading in part.all("h2")]
     assert headings == [heading.text for heading in whole.all("h2")]
     assert headings[0] == "Alerts"
     assert [line.text for line in part.all("tr")] == [line.text for line in whole.all("tr")]
     assert part.all("h1") == part.all("html") == []
-
-
-def test_the_page_has_a_refresh_link_and_a_button_to_pause_auto_refresh(viewer):
-    page = open_dashboard(viewer)
     [controls] = page.root.all("p", **{"data-jobchains-refresh-of": "jobchains-dashboard"})
     [link], [button], [note] = controls.all("a"), controls.all("button"), controls.all("span", role="status")
     assert (link.text, link.attributes["href"]) == ("Refresh", index())
-    assert (button.text, "hidden" in button.attributes) == ("Pause auto-refresh", True)
-    assert note.text == ""
+    assert (button.text, "hidden" in button.attributes, note.text) == ("Pause auto-refresh", True, "")
 
 
 def test_headings_are_nested_and_tables_and_fields_are_labelled(operator, store, beat):
@@ -101,40 +75,76 @@ def test_headings_are_nested_and_tables_and_fields_are_labelled(operator, store,
     assert all(after <= before + 1 for before, after in pairwise(levels))
     [inner] = page.all(id="jobchains-dashboard")
     assert all(cell.attributes.get("scope") in ("row", "col") for cell in inner.all("th"))
-    labelled = {label.attributes["for"] for label in inner.all("label")}
-    fields = [field for field in inner.all("input") if field.attributes.get("type") != "hidden"]
-    assert fields
-    assert {field.attributes["id"] for field in fields} == labelled
+    fields = {field.attributes["id"] for field in inner.all("input") if field.attributes.get("type") != "hidden"}
+    assert fields == {label.attributes["for"] for label in inner.all("label")} != set()
     ids = [element.attributes["id"] for element in page.all() if "id" in element.attributes]
     assert len(ids) == len(set(ids))
 
 
 @pytest.mark.parametrize("size", [1, 30])
-def test_it_takes_a_constant_number_of_statements(operator, store, beat, size):
+def test_it_takes_a_constant_number_of_statements(operator, store, beat, fail, size):
     for number in range(size):
         beat(f"main:{number}:a")
         create(store, 2, queue=f"queue {number}")
         queues.pause(f"queue {number}")
-        fail(store, f"shop.type_{number}")
+        fail(f"shop.type_{number}")
     with CaptureQueriesContext(store.connection) as statements:
         open_dashboard(operator, fragment())
     assert len(statements) == (17 if store.connection.vendor == "postgresql" else 12)
 
 
 def test_a_slow_database_shows_an_error(viewer, monkeypatch):
-    def late(using: str) -> None:
+    def late(using):
         raise TimeLimitExceeded
 
     monkeypatch.setattr(views, "overview", late)
     page = open_dashboard(viewer)
-    assert "The database did not respond within 5 seconds." in page.root.text
-    assert "Chains" in page.root.text
+    assert "The database did not respond within 5 seconds." in page.text
+    assert "Chains" in page.text
     assert viewer.get(fragment()).status_code == 503
 
 
-def test_a_site_without_the_job_admin_has_no_dashboard(viewer):
-    from django_jobchains.templatetags.jobchains_admin import _dashboard_admin
-
+def test_a_site_without_the_job_admin_has_no_dashboard():
     assert _dashboard_admin(AdminSite("other")) is None
     assert _dashboard_admin(None) is None
     assert _dashboard_admin(site) is not None
+
+
+# Alerts, which are the problems of ``monitoring``
+
+
+def test_without_problems_the_page_shows_what_to_do(viewer, store, beat):
+    text = open_dashboard(viewer).section("alerts").text
+    assert "No jobs have been enqueued yet" in text
+    assert "manage.py run_jobworker" in text
+    create(store, 1, delay_seconds=3600)
+    page = open_dashboard(viewer)
+    assert page.alerts() == ["Problem No worker is running."]
+    assert "Start a worker with manage.py run_jobworker" in page.section("alerts").text
+    beat()
+    page = open_dashboard(viewer)
+    assert (page.alerts(), "There are no alerts." in page.section("alerts").text) == ([], True)
+
+
+def test_each_alert_has_its_severity_and_links_to_a_section_of_the_page(viewer, store, beat, fail):
+    beat(type_names=(MAIL,), stuck=1)
+    for number in range(5):
+        queues.pause(f"mail {number}")
+        create(store, 1, queue=f"mail {number}")
+    fail()
+    page = open_dashboard(viewer)
+    targets = {link.attributes["href"] for link in page.section("alerts").all("a")}
+    assert targets == {"#jobchains-types", "#jobchains-workers", "#jobchains-queues", "#jobchains-failing"}
+    assert all(page.root.all(id=target.removeprefix("#")) for target in targets)
+    assert [line.split()[0] for line in page.alerts()] == ["Problem"] * 2 + ["Warning"] * 5
+    assert page.alerts()[5] == "Warning 2 more paused queues have due jobs."
+
+
+def test_incomplete_counts_are_reported(viewer, store, monkeypatch):
+    for module in ("store.stats", "monitoring.facts"):
+        monkeypatch.setattr(f"django_jobchains.{module}.MAX_GROUPS", 2)
+    for number, is_incomplete in ((2, False), (1, True)):
+        for place in range(number):
+            create(store, 1, queue=f"queue {number} {place}")
+        text = open_dashboard(viewer).section("queues").text
+        assert ("There are too many queues and types" in text) is is_incomplete

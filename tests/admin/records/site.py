@@ -1,11 +1,23 @@
-"""An admin site with record models: one that inherits the columns, and one whose columns have other names."""
+"""An admin site with models of records, beside chains and jobs, and rows of them.
+
+One model inherits the columns, one hides rows, and the columns of one have other names.
+"""
 
 from django.contrib import admin
 from django.urls import path
 
 from django_jobchains.admin import ChainAdmin, JobAdmin, JobRecordAdmin
 from django_jobchains.models import Chain, Job
+from django_jobchains.records.operations import record_types_of
 from tests.records.models import Export, Letter, Upload
+
+STATES = ("queued", "processing", "completed", "errored", "failed", "cancelled", "uploading")
+#: For each action: the states that it changes, and the new states.
+MOVES = {
+    "retry": dict.fromkeys(("failed", "errored", "cancelled"), "queued"),
+    "requeue": dict.fromkeys(("failed", "errored", "cancelled", "processing"), "queued"),
+    "cancel": {"queued": "cancelled", "errored": "cancelled", "processing": "processing"},
+}
 
 
 class UploadAdmin(JobRecordAdmin, admin.ModelAdmin):
@@ -13,7 +25,7 @@ class UploadAdmin(JobRecordAdmin, admin.ModelAdmin):
     actions = ("touch",)
 
     @admin.action(description="A custom action")
-    def touch(self, request: object, queryset: object) -> None:
+    def touch(self, request, queryset):
         raise NotImplementedError
 
 
@@ -49,3 +61,17 @@ site.register(Chain, ChainAdmin)
 site.register(Job, JobAdmin)
 
 urlpatterns = [path("admin/", site.urls)]
+
+
+def put(model=Upload, state="failed", **values):
+    """Create a record with these values, given by the names of our columns."""
+    columns = record_types_of(model)[0].columns
+    given = {"state": state, **values}
+    record = model.objects.create(**{columns.get(name, name): value for name, value in given.items()})
+    record.refresh_from_db()
+    return record
+
+
+def state_of(record):
+    record.refresh_from_db()
+    return record_types_of(type(record))[0].value(record, "state")

@@ -1,0 +1,83 @@
+"""No page contains what a strict policy would block, also if every text in the database looks like markup."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import django_jobchains
+from django_jobchains import queues
+from django_jobchains.admin.base import TimeLimitExceeded
+from django_jobchains.admin.lists import changelists
+from django_jobchains.models import Job
+from django_jobchains.processors import JobType, get_registry
+from tests.admin import rows
+from tests.admin.browsing import PERMISSIONS, act, act_many, choose_action, fragment, index, text_of, url, verb_url
+from tests.admin.pages.test_secrecy import fill
+from tests.admin.records.site import put
+from tests.admin.visibility.test_pages import PAGES
+from tests.admin.visibility.world import make_world
+from tests.records.models import Upload
+from tests.support.hostile_texts import VECTORS, problems_of
+from tests.support.jobs import create
+
+pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.admin.records.site")]
+
+
+def give_up(*args):
+    raise TimeLimitExceeded
+
+
+def test_nothing_on_any_page_is_blocked(superuser, record_workers, monkeypatch):
+    world, record = make_world(), put(state="processing", failure_message="E: x", execution_logs=[{"key": "read"}])
+    queues.pause("mail")
+    queues.set_limit("mail", 2)
+    others = [url("enqueue"), url("changelist") + "?q=nothing", "/admin/", url("changelist", model=Upload)]
+    addresses = [page(world) for page in PAGES.values()] + [url("change", record), verb_url("cancel", record), *others]
+    pages = [superuser.get(address, follow=True) for address in addresses]
+    pages += [choose_action(superuser, verb, [world.plain, world.stepped[0]]) for verb in ("delete", "complete")]
+    monkeypatch.setattr(changelists.KeysetChangeList, "get_results", give_up)
+    pages.append(superuser.get(url("changelist")))
+    assert {reply.status_code for reply in pages} == {200, 503}
+    assert [problem for reply in pages for problem in problems_of(text_of(reply))] == []
+
+
+@pytest.mark.parametrize("vector", VECTORS[::3])
+def test_texts_of_rows_and_requests_never_become_markup(superuser, record_workers, store, beat, monkeypatch, vector):
+    monkeypatch.setattr(get_registry(), "declared", {name: JobType(name) for name in (vector, "shop.ship")})
+    names = dict.fromkeys(("queue", "deduplication_key", "leased_by", "completed_by"), vector)
+    job = rows.chain(2, "running", vector, **names)[-1]
+    fill(job, vector)
+    rows.attempt(job, 2, worker=vector).save()
+    rows.waits(job, rows.chain(1, type_name=vector))
+    rows.waits(rows.chain(1, "blocked", vector)[-1], [Job.objects.get(pk=job.chain_id)])
+    beat(vector, host=vector, version=vector[:50], queues=(vector,), type_names=("none",), stuck=1)
+    create(store, 2, vector, queue=vector)
+    queues.pause(vector)
+    log = {"key": vector, "command": [vector], "out": vector, "exit_code": vector}
+    record = put(failure_message=f"{vector}: {vector}", execution_logs=[log], worker_hostname=vector)
+    chain, typed = Job(pk=job.chain_id), dict.fromkeys(("payload", "queue", "priority", "deduplication_key"), vector)
+    lists = [f"{url('changelist', model=model)}?type={vector}&q={vector}" for model in ("chain", "job")]
+    pages = [
+        *(superuser.get(address) for address in (*lists, index(), fragment(), url("changelist", model=Upload))),
+        *(
+            superuser.get(url("change", row, model))
+            for row, model in ((chain, "chain"), (job, "job"), (record, Upload))
+        ),
+        *(superuser.get(verb_url(verb, chain), {"type": vector, "next": vector}) for verb in PERMISSIONS),
+        superuser.get(url("enqueue"), {"type": vector}),
+        superuser.post(url("enqueue") + "?type=shop.ship", typed),
+        act(superuser, "complete", job, "job", payload=vector),
+        choose_action(superuser, "cancel", [chain]),
+    ]
+    act_many(superuser, "cancel", [chain])
+    pages += [superuser.get(url("changelist")), superuser.get(url("history", chain))]
+    for reply in pages:
+        assert problems_of(text_of(reply)) == [], reply.request["PATH_INFO"]
+        assert "<" not in vector or vector not in text_of(reply), reply.request["PATH_INFO"]
+
+
+def test_the_admin_does_not_use_mark_safe():
+    folder = Path(django_jobchains.__file__).parent
+    for path in [*folder.glob("admin/**/*.py"), *folder.glob("templatetags/*.py"), *folder.glob("templates/**/*.html")]:
+        assert not re.search(r"mark_safe|\|\s*safe\b|autoescape off|safeseq", path.read_text()), path
