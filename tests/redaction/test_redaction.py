@@ -2,7 +2,6 @@
 
 import json
 import time
-from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
@@ -151,7 +150,7 @@ def test_a_text_without_a_secret_is_unchanged(text):
     "value", ['a"hunter2', "a\\", 'a\\"hunter2', "a\\\\", '"', 'hunter2"', "'hunter2", '\\"hunter2\\']
 )
 def test_values_with_quotes_and_backslashes_in_nested_json(value, depth):
-    text: Any = {"password": value, "other": "stays"}
+    text = {"password": value, "other": "stays"}
     for _ in range(depth):
         text = json.dumps({"body": text}) if isinstance(text, str) else json.dumps(text)
     assert SECRET not in redacted_text(text)
@@ -166,23 +165,30 @@ def test_the_value_of_an_option_in_a_list_is_masked():
     assert redacted(["mysql", "--password"]) == ["mysql", "--password"]
 
 
+#: Texts with secrets, and what remains of them.
+AROUND = {
+    "charge(17, token='hunter2') failed": f"charge(17, token='{MASK}') failed",
+    "a=1&token=hunter2&b=2": f"a=1&token={MASK}&b=2",
+    "secret: hunter2\nValueError: x": f"secret: {MASK}\nValueError: x",
+    "login(password=aa,user=bb)": f"login(password={MASK},user=bb)",
+    "mysql --password hunter2 --host x": f"mysql --password {MASK} --host x",
+    "--token 'a b' x": f"--token '{MASK}' x",
+    "https://hunter2@example.com/a": f"https://{MASK}@example.com/a",
+    "a:\n  token: |\n    x\n\n    y\n\n  b: 1\n": f"a:\n  token: {MASK}\n\n  b: 1\n",
+    "- token: |\n    x\n  user: y": f"- token: {MASK}\n  user: y",
+    "token: |\nuser: y": f"token: {MASK}\nuser: y",
+    "  - token: |\n    user: y": f"  - token: {MASK}\n    user: y",
+    "password=aa, then": f"password={MASK}, then",
+    "ftp://a:hunter2@b/c, ftp://d:hunter2@e": f"ftp://a:{MASK}@b/c, ftp://d:{MASK}@e",
+    "nats://a:x@b:4222,nats://c:y@d": f"nats://a:{MASK}@b:4222,nats://c:{MASK}@d",
+    '["Authorization", "Bearer hunter2"], 5': f'["Authorization", "{MASK}"], 5',
+    "('cvv', 123) x": f"('cvv', {MASK}) x",
+}
+
+
 def test_the_text_around_a_secret_is_kept():
-    assert redacted_text("charge(17, token='hunter2') failed") == f"charge(17, token='{MASK}') failed"
-    assert redacted_text("a=1&token=hunter2&b=2") == f"a=1&token={MASK}&b=2"
-    assert redacted_text("secret: hunter2\nValueError: x") == f"secret: {MASK}\nValueError: x"
-    assert redacted_text("login(password=aa,user=bb)") == f"login(password={MASK},user=bb)"
-    assert redacted_text("mysql --password hunter2 --host x") == f"mysql --password {MASK} --host x"
-    assert redacted_text("--token 'a b' x") == f"--token '{MASK}' x"
-    assert redacted_text("https://hunter2@example.com/a") == f"https://{MASK}@example.com/a"
-    assert redacted_text("a:\n  token: |\n    x\n\n    y\n\n  b: 1\n") == f"a:\n  token: {MASK}\n\n  b: 1\n"
-    assert redacted_text("- token: |\n    x\n  user: y") == f"- token: {MASK}\n  user: y"
-    assert redacted_text("token: |\nuser: y") == f"token: {MASK}\nuser: y"
-    assert redacted_text("  - token: |\n    user: y") == f"  - token: {MASK}\n    user: y"
-    assert redacted_text("password=aa, then") == f"password={MASK}, then"
-    assert redacted_text("ftp://a:hunter2@b/c, ftp://d:hunter2@e") == f"ftp://a:{MASK}@b/c, ftp://d:{MASK}@e"
-    assert redacted_text("nats://a:x@b:4222,nats://c:y@d") == f"nats://a:{MASK}@b:4222,nats://c:{MASK}@d"
-    assert redacted_text('["Authorization", "Bearer hunter2"], 5') == f'["Authorization", "{MASK}"], 5'
-    assert redacted_text("('cvv', 123) x") == f"('cvv', {MASK}) x"
+    for text, expected in AROUND.items():
+        assert redacted_text(text) == expected
     pair = '{"name": "Authorization", "value": "Bearer hunter2", "a": 1}'
     assert redacted_text(pair) == pair.replace("Bearer hunter2", MASK)
     key = "-----BEGIN PRIVATE KEY-----\nhunter2\n-----END PRIVATE KEY-----"
@@ -228,14 +234,11 @@ def test_the_value_of_a_pair_with_a_sensitive_name_is_masked(value, expected):
         {"name": "order", "value": 5},
         {"name": ["token"], "value": 5},
         {"password_is_set": True, "name": "secret"},
+        {"token": None, "has_password": True},
     ],
 )
 def test_other_lists_and_objects_are_unchanged(value):
     assert redacted(value) == value
-
-
-def test_true_false_and_null_are_not_masked():
-    assert redacted({"token": None, "has_password": True}) == {"token": None, "has_password": True}
 
 
 def test_the_given_value_is_not_changed():
@@ -245,7 +248,7 @@ def test_the_given_value_is_not_changed():
 
 
 def test_deeply_nested_values_are_redacted():
-    value: list[Any] = []
+    value = []
     for _ in range(50_000):
         value = [value]
     part = redacted(value)
@@ -259,20 +262,17 @@ def test_safe_strings_become_plain_strings():
     assert not isinstance(redacted([mark_safe("<b>")])[0], SafeString)
 
 
-@override_settings(JOBCHAINS={"SENSITIVE_FIELDS": [*SENSITIVE_FIELDS, "tax number"]})
-def test_a_project_can_add_names():
-    assert redacted({"taxNumber": SECRET, "token": SECRET}) == {"taxNumber": MASK, "token": MASK}
-
-
-@override_settings(JOBCHAINS={"SENSITIVE_FIELDS": ["(a+)+"]})
-def test_a_name_is_not_a_pattern():
-    assert redacted({"aaa": 1, "x(a+)+": 1}) == {"aaa": 1, "x(a+)+": MASK}
-
-
-@override_settings(JOBCHAINS={"SENSITIVE_FIELDS": []})
-def test_without_names_only_urls_are_masked():
-    assert redacted({"password": SECRET}) == {"password": SECRET}
-    assert redacted_text("password=hunter2 ftp://a:b@c") == f"password=hunter2 ftp://a:{MASK}@c"
+@pytest.mark.parametrize(
+    ("names", "value", "expected"),
+    [
+        ([*SENSITIVE_FIELDS, "tax number"], {"taxNumber": SECRET, "token": "x"}, {"taxNumber": MASK, "token": MASK}),
+        (["(a+)+"], {"aaa": 1, "x(a+)+": 1}, {"aaa": 1, "x(a+)+": MASK}),  # a name is not a pattern
+        ([], {"password": SECRET, "url": "ftp://a:b@c"}, {"password": SECRET, "url": f"ftp://a:{MASK}@c"}),
+    ],
+)
+def test_a_project_can_change_the_names(names, value, expected):
+    with override_settings(JOBCHAINS={"SENSITIVE_FIELDS": names}):
+        assert redacted(value) == expected
 
 
 @pytest.mark.parametrize("wrong", ["password", [""], ["__"], [1], None, {"a": 1}])
@@ -286,82 +286,23 @@ def test_invalid_settings_are_refused(wrong):
 
 #: Repeated parts that could take a backtracking pattern hours.
 HOSTILE = [
-    "a",
-    "token",
-    "token=",
-    'token="',
-    "token='",
-    'token=\\"',
-    "token=[",
-    "token=[\"'",
-    'token=["\\"',
-    'token=["' + '\\"' * 50,
-    'token=a"',
-    ' token=a\\"',
-    " token=a\\'\\\"",
-    "token=a,",
-    "token=a,b",
-    "token=,b=",
-    "token ",
-    "token\\",
-    "token',",
-    "['token',",
-    "['token', 5",
-    "'token', 'value': ",
-    "'token', 'value' : [",
-    "'token', 'a': 'value', ",
-    "'value': 'token',",
-    "'value': '\\'",
-    "'value':\"'",
-    "'value': 'a', 'name': 'a",
-    "token:\n",
-    "://",
-    "://a:",
-    "://a:b",
-    "://a:b@",
-    "://a:8000/@",
-    "@://a:",
-    "://a:'",
-    "://a:'@",
-    "https",
-    "a,",
-    ",a://",
-    "-----BEGIN PRIVATE KEY-----",
-    "-----BEGIN PRIVATE KEY-----a",
-    "-----BEGIN ",
-    "token=-----BEGIN A-----",
-    "-----BEGIN PRIVATE KEY----- -----END",
-    "token=bearer ",
-    'token=\\"\\\\',
-    "token=" + "\\" * 3 + '"',
-    "token[",
-    "token[0]",
-    "token%5B%5D",
-    "authorization=a ",
-    "'authorization', a ",
-    ":\\/\\/",
-    ":\\/\\/a:",
-    ":\\",
-    "--token ",
-    "--token a ",
-    "--token-",
-    "-token",
-    "token: |\n",
-    "token: |\n ",
-    "token: |\n  a\n\n",
-    "token: |\n\n\n\n\n\n\n\n",
-    "token: | # ",
-    "token: |#\n - ",
-    "https://a",
-    "https://a@",
-    "https://a:@",
-]
+    "a", "token", "token=", 'token="', "token='", 'token=\\"', "token=[", "token=[\"'", 'token=["\\"',
+    'token=["' + '\\"' * 50, 'token=a"', ' token=a\\"', " token=a\\'\\\"", "token=a,", "token=a,b", "token=,b=",
+    "token ", "token\\", "token',", "['token',", "['token', 5", "'token', 'value': ", "'token', 'value' : [",
+    "'token', 'a': 'value', ", "'value': 'token',", "'value': '\\'", "'value':\"'", "'value': 'a', 'name': 'a",
+    "token:\n", "://", "://a:", "://a:b", "://a:b@", "://a:8000/@", "@://a:", "://a:'", "://a:'@", "https", "a,",
+    ",a://", "-----BEGIN PRIVATE KEY-----", "-----BEGIN PRIVATE KEY-----a", "-----BEGIN ", "token=-----BEGIN A-----",
+    "-----BEGIN PRIVATE KEY----- -----END", "token=bearer ", 'token=\\"\\\\', "token=" + "\\" * 3 + '"', "token[",
+    "token[0]", "token%5B%5D", "authorization=a ", "'authorization', a ", ":\\/\\/", ":\\/\\/a:", ":\\", "--token ",
+    "--token a ", "--token-", "-token", "token: |\n", "token: |\n ", "token: |\n  a\n\n", "token: |\n\n\n\n\n\n\n\n",
+    "token: | # ", "token: |#\n - ", "https://a", "https://a@", "https://a:@",
+]  # fmt: skip
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", HOSTILE)
 def test_the_time_is_linear_in_the_length(part):
-    def seconds(length: int) -> float:
+    def seconds(length):
         text = "token" + " " * 100 + part * (length // len(part))
         best = 1e9
         for _ in range(2):
