@@ -3,24 +3,19 @@
 import os
 import shutil
 import signal
-from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 import pytest
-from playwright.sync_api import BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import expect, sync_playwright
 
-from tests.browser.databases import database
-from tests.browser.shop import Shop
-from tests.browser.watching import Watch
+from tests.browser.shop import Shop, database
 from tests.support.servers import CACHE
 from tests.support.servers.chromium import chromium
 
 FAILED = CACHE / "browser"
 #: The timeout of each action on a page.
 PATIENCE_SECONDS = 30
-
-Visit = Callable[..., Page]
+FAILURE = pytest.StashKey[bool]()
 
 
 def pytest_configure() -> None:
@@ -30,14 +25,11 @@ def pytest_configure() -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+def pytest_runtest_makereport(item, call):
     report = yield
     if report.when == "call":
         item.stash[FAILURE] = report.failed
     return report
-
-
-FAILURE = pytest.StashKey[bool]()
 
 
 @pytest.fixture(scope="session")
@@ -53,7 +45,7 @@ def open_shop(tmp_path_factory):
     """``open_shop("flows")`` opens a shop with tables, users and a server."""
     with ExitStack() as stack:
 
-        def opened(name: str) -> Shop:
+        def opened(name):
             folder = tmp_path_factory.mktemp(name)
             return stack.enter_context(Shop(folder, stack.enter_context(database(name, folder))).opened())
 
@@ -75,8 +67,7 @@ def busy(open_shop):
 @pytest.fixture(scope="session")
 def ids(busy):
     """The ids of the rows in the busy shop."""
-    known: dict[str, str] = busy.script("scene")
-    return known
+    return busy.script("scene")
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +84,7 @@ def visit(browser, request):
     """
     with ExitStack() as stack:
 
-        def opened(shop: Shop, person: str | None = None, may_answer: Collection[int] = (), **options: Any) -> Page:
+        def opened(shop, person=None, may_answer=(), **options):
             context = stack.enter_context(browser.new_context(base_url=shop.url, **options))
             context.set_default_timeout(PATIENCE_SECONDS * 1000)
             if person:
@@ -105,15 +96,36 @@ def visit(browser, request):
 
 
 @contextmanager
-def watched(context: BrowserContext, shop: Shop, may_answer: Collection[int], test: pytest.Item) -> Iterator[None]:
-    watch = Watch(context, may_answer)
+def watched(context, shop, may_answer, test):
+    """Record dialogs, script errors, violations of the Content-Security-Policy and error responses."""
+    problems = {}  # each once, in the order in which they occurred
+
+    def on_dialog(dialog):
+        problems[f"dialog: {dialog.message}"] = None
+        dialog.dismiss()
+
+    def on_console(message):
+        expected = any(f"status of {status} " in message.text for status in may_answer)
+        # The browser requests the icon although no page links to it.
+        is_of_icon = message.location["url"].endswith("/favicon.ico")
+        if message.type in ("error", "warning") and not expected and not is_of_icon:
+            problems[f"console {message.type}: {message.text} ({message.page and message.page.url})"] = None
+
+    def on_response(response):
+        if response.status >= 400 and response.status not in may_answer:
+            problems[f"{response.status}: {response.request.method} {response.url}"] = None
+
+    context.on("dialog", on_dialog)
+    context.on("weberror", lambda error: problems.update({f"script: {error.error}": None}))
+    context.on("console", on_console)
+    context.on("response", on_response)
     yield
-    if test.stash.get(FAILURE, False) or watch.problems:
+    if test.stash.get(FAILURE, False) or problems:
         keep(context, shop, "".join(letter if letter.isalnum() else "-" for letter in test.name))
-    assert not watch.problems, "\n".join(watch.problems)
+    assert not problems, "\n".join(problems)
 
 
-def keep(context: BrowserContext, shop: Shop, name: str) -> None:
+def keep(context, shop, name):
     """Save a screenshot and the HTML of each page of a failed test, and the output of the shop."""
     FAILED.mkdir(parents=True, exist_ok=True)
     for number, page in enumerate(context.pages):

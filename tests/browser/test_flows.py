@@ -1,10 +1,9 @@
 """Typical tasks in the admin, with scripts and without."""
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
-from tests.browser.admin import DASHBOARD, RECORDS, Admin, chain_page, eventually, list_of
-from tests.browser.ordering import DECLINED, WORK_SECONDS, Ordering
+from tests.browser.steps import DASHBOARD, DECLINED, RECORDS, Admin, Customer, chain_page, eventually, list_of
 
 pytestmark = [pytest.mark.flow, pytest.mark.usefixtures("worker")]
 with_and_without_scripts = pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no scripts"])
@@ -15,13 +14,13 @@ STATUS = ".jobchains-status"
 @with_and_without_scripts
 def test_an_expensive_order_is_approved(shop, visit, scripts):
     page = visit(shop, "root", java_script_enabled=scripts)
-    customer, admin = Ordering(page), Admin(page)
+    customer, admin = Customer(page), Admin(page)
     order = customer.place("Stoneware cup", 14)
     customer.comes_to(order, "Awaiting approval")
     admin.find(order.chain_id)
     admin.choose("Complete")
     page.get_by_label("Reject").check()
-    page.get_by_role("button", name="Complete", exact=True).click()
+    admin.press("Complete")
     expect(page.locator(".errorlist")).to_contain_text("Tell the customer why.")
     page.get_by_label("Approve").check()
     admin.confirm("Complete", "1 job completed.")
@@ -31,7 +30,7 @@ def test_an_expensive_order_is_approved(shop, visit, scripts):
 @with_and_without_scripts
 def test_a_job_is_completed_with_the_input_of_the_next_one(shop, visit, scripts):
     page = visit(shop, "root", java_script_enabled=scripts)
-    customer, admin = Ordering(page), Admin(page)
+    customer, admin = Customer(page), Admin(page)
     order = customer.place("Stoneware cup", 14)
     enqueue_for_later(page)
     admin.choose("Complete")
@@ -47,12 +46,12 @@ def test_a_job_is_completed_with_the_input_of_the_next_one(shop, visit, scripts)
 @with_and_without_scripts
 def test_a_declined_order_gets_a_good_card_and_is_retried(shop, visit, scripts):
     page = visit(shop, "root", java_script_enabled=scripts)
-    customer, admin = Ordering(page), Admin(page)
+    customer, admin = Customer(page), Admin(page)
     order = customer.place(card=DECLINED)
     customer.comes_to(order, "Card declined")
     page.goto(f"/admin/shop/order/{order.number}/change/")
     page.get_by_label("Card").select_option("good")
-    page.get_by_role("button", name="Save", exact=True).click()
+    admin.press("Save")
     admin.find(order.chain_id)
     expect(page.locator(STATUS).first).to_have_text("failed")
     admin.choose("Retry")
@@ -67,16 +66,16 @@ def test_a_running_job_is_cancelled(shop, visit):
     admin.tick_all("Count the selected products")
     admin.expect_message("products are being counted")
     admin.find("shop.count_stock")
-    eventually(page, page.locator(STATUS).first, "running", WORK_SECONDS)
+    admin.expect_status("running")
     admin.choose("Cancel chain")
     admin.confirm("Cancel chain", "1 chain cancelled or stopping.")
-    eventually(page, page.locator(STATUS).first, "cancelled", WORK_SECONDS)
+    admin.expect_status("cancelled")
 
 
 @with_and_without_scripts
 def test_a_queue_is_paused_and_resumed(shop, visit, scripts):
     page = visit(shop, "root", java_script_enabled=scripts)
-    customer = Ordering(page)
+    customer = Customer(page)
     page.goto(DASHBOARD)
     page.get_by_text("Pause another queue").click()
     page.get_by_label("Queue name").fill("default")
@@ -93,7 +92,7 @@ def test_a_queue_is_paused_and_resumed(shop, visit, scripts):
 
 def test_several_jobs_are_retried_after_a_confirmation(shop, visit):
     page = visit(shop, "root")
-    customer, admin = Ordering(page), Admin(page)
+    customer, admin = Customer(page), Admin(page)
     orders = [customer.place(card=DECLINED) for _ in range(2)]
     for order in orders:
         customer.comes_to(order, "Card declined")
@@ -118,7 +117,7 @@ def test_several_jobs_are_completed_with_the_same_output(shop, visit):
         expect(page.locator("#content")).to_contain_text(chain_id)
     output = page.get_by_label("Output, as JSON")
     output.fill("{")
-    page.get_by_role("button", name="Complete", exact=True).click()
+    admin.press("Complete")
     expect(page.locator(".errorlist")).to_contain_text("Invalid JSON")
     output.fill("3")
     admin.confirm("Complete", "2 jobs completed.")
@@ -127,7 +126,7 @@ def test_several_jobs_are_completed_with_the_same_output(shop, visit):
         expect(page.locator(STATUS).first).to_have_text("completed")
 
 
-def enqueue_for_later(page: Page) -> str:
+def enqueue_for_later(page):
     """Enqueue a chain that no worker runs yet, and return its id. Its page is open afterwards."""
     page.goto(f"{list_of('chain')}enqueue/?type=shop.report_sales")
     page.get_by_label("Day").fill("2026-01-02")
@@ -146,7 +145,7 @@ def test_a_chain_is_enqueued_and_deleted(shop, visit):
     page.get_by_role("button", name="Choose").click()
     expect(page.get_by_label("Product ids")).to_have_value("[]")
     page.get_by_role("button", name="Enqueue").click()
-    eventually(page, page.locator(STATUS).first, "completed", WORK_SECONDS)
+    admin.expect_status("completed")
     chain_id = page.url.split("/")[-3]
     admin.choose("Delete")
     expect(page.get_by_role("heading", name="What will be deleted")).to_be_visible()
@@ -157,7 +156,7 @@ def test_a_chain_is_enqueued_and_deleted(shop, visit):
 
 @pytest.fixture
 def declined(shop, visit):
-    customer = Ordering(visit(shop))
+    customer = Customer(visit(shop))
     order = customer.place(card=DECLINED)
     customer.comes_to(order, "Card declined")
     return order
@@ -179,7 +178,7 @@ def test_users_who_may_only_view_see_no_buttons_and_no_payloads(shop, visit, dec
         assert_no_controls(viewer)
 
 
-def assert_no_controls(page: Page) -> None:
+def assert_no_controls(page):
     for verb in ("Complete", "Retry", "Cancel chain", "Run now", "Reschedule", "Delete", "Enqueue a chain"):
         expect(page.get_by_role("link", name=verb, exact=True)).to_have_count(0)
     expect(page.locator("select[name=action]")).to_have_count(0)
@@ -203,11 +202,11 @@ def test_a_delivery_is_imported_and_a_wrong_one_is_corrected_and_retried(shop, v
     admin = Admin(page)
     page.goto("/deliveries/")
     page.get_by_role("button", name="Import sample file").click()
-    eventually(page, page.locator(".badge").first, "completed", WORK_SECONDS)
+    eventually(page, page.locator(".badge").first, "completed")
     wrong = {"name": "june.csv", "mimeType": "text/csv", "buffer": b"spoon;1"}
     page.get_by_label("Delivery note").set_input_files(wrong)
     page.get_by_role("button", name="Upload").click()
-    eventually(page, page.locator(".badge").first, "failed", WORK_SECONDS)
+    eventually(page, page.locator(".badge").first, "failed")
     page.goto(f"{RECORDS}?record_state=failed")
     page.get_by_role("link", name="june.csv").first.click()
     expect(page.locator(".jobchains-record")).to_contain_text("there is no product 'spoon'")
@@ -215,7 +214,7 @@ def test_a_delivery_is_imported_and_a_wrong_one_is_corrected_and_retried(shop, v
     page.get_by_role("button", name="Save and continue editing").click()
     admin.choose("Retry")
     admin.confirm("Retry", "1 record retried.")
-    eventually(page, page.locator(STATUS).first, "completed", WORK_SECONDS)
+    admin.expect_status("completed")
     page.goto(DASHBOARD)
     section = page.get_by_role("region", name="Records", exact=True)
     expect(section.get_by_role("row", name="shop.supplier_import")).to_be_visible()
@@ -232,7 +231,7 @@ FOCUSED = """() => {
 MAX_TABS = 60
 
 
-def tab_to(page: Page, name: str) -> None:
+def tab_to(page, name):
     for _ in range(MAX_TABS):
         page.keyboard.press("Tab")
         text, is_seen = page.evaluate(FOCUSED)

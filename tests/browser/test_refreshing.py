@@ -1,13 +1,11 @@
 """Auto-refresh does not disturb the user. The tests control the clock of the page."""
 
-from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from playwright.sync_api import Page, Request, Response, expect
+from playwright.sync_api import expect
 
-from tests.browser.admin import DASHBOARD, chain_page
-from tests.browser.ordering import Ordering
+from tests.browser.steps import DASHBOARD, Customer, chain_page
 
 PART = "**/job/dashboard/"
 SECONDS = 10
@@ -28,7 +26,7 @@ def page(idle, visit):
     return page
 
 
-def next_response(page: Page, seconds: int = SECONDS) -> Response:
+def next_response(page, seconds=SECONDS):
     """Return the response of the refresh after this many seconds."""
     with page.expect_response(PART) as answered:
         page.clock.fast_forward(seconds * 1000)
@@ -36,38 +34,38 @@ def next_response(page: Page, seconds: int = SECONDS) -> Response:
 
 
 @contextmanager
-def refreshed(page: Page) -> Iterator[None]:
+def refreshed(page):
     """Wait until the part has been replaced and the next refresh is planned."""
     page.evaluate("document.getElementById('jobchains-dashboard').firstElementChild.dataset.isOld = ''")
     yield
     expect(page.locator("[data-is-old]")).to_have_count(0)
 
 
-def refreshes(page: Page, seconds: int = SECONDS) -> None:
+def refreshes(page, seconds=SECONDS):
     with refreshed(page):
         page.clock.fast_forward(seconds * 1000)
 
 
-def stays(page: Page, seconds: int = 600) -> None:
-    asked: list[Request] = []
+def stays(page, seconds=600):
+    asked = []
     page.on("request", lambda request: asked.append(request))
     page.clock.fast_forward(seconds * 1000)
     page.wait_for_timeout(200)
     assert not asked
 
 
-def due(page: Page) -> int:
+def due(page):
     """Return the figure that is shown now."""
     return int(page.locator(".jobchains-figures div", has_text="due jobs").locator("dd").inner_text())
 
 
-def expect_message(page: Page, text: str) -> None:
+def expect_message(page, text):
     expect(page.get_by_role("status")).to_have_text(text)
 
 
 def test_the_dashboard_shows_new_jobs(idle, visit, page):
     before = due(page)
-    Ordering(visit(idle)).place()
+    Customer(visit(idle)).place()
     assert due(page) == before
     refreshes(page)
     figure = page.locator(".jobchains-figures div", has_text="due jobs").locator("dd")
@@ -76,7 +74,7 @@ def test_the_dashboard_shows_new_jobs(idle, visit, page):
 
 
 def test_the_page_of_an_open_chain_too(idle, visit):
-    order, page = Ordering(visit(idle)).place(), visit(idle, "root")
+    order, page = Customer(visit(idle)).place(), visit(idle, "root")
     page.clock.install()
     page.goto(chain_page(order.chain_id))
     with page.expect_response("**/change/?fragment=1"):

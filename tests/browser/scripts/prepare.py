@@ -16,7 +16,7 @@ STAFF = {
 }
 
 
-def session_of(user: User) -> str:
+def session_of(user):
     session = import_module(settings.SESSION_ENGINE).SessionStore()
     session[SESSION_KEY] = str(user.pk)
     session[BACKEND_SESSION_KEY] = settings.AUTHENTICATION_BACKENDS[0]
@@ -25,7 +25,7 @@ def session_of(user: User) -> str:
     return str(session.session_key)
 
 
-def employ(name: str, *codenames: str) -> User:
+def employ(name, *codenames):
     user = User.objects.create_user(name, is_staff=True)
     permissions = Permission.objects.filter(content_type__app_label="django_jobchains", codename__in=codenames)
     assert len(permissions) == len(codenames), f"Unknown among {codenames}."

@@ -1,10 +1,8 @@
 """Creates the rows of a busy shop for the screenshots, and prints the ids of the chains that they show."""
 
 import random
-from collections.abc import Iterator
 from datetime import timedelta
 from itertools import count
-from typing import Any
 
 from tests.browser.scripts.project import answer  # isort: split
 
@@ -39,11 +37,11 @@ numbers = count(4101)
 chance = random.Random(7)
 
 
-def ago(minutes: float) -> Any:
+def ago(minutes):
     return NOW - timedelta(minutes=minutes)
 
 
-def job(type_name: str, minutes: float, **fields: Any) -> Job:
+def job(type_name, minutes, **fields):
     """Create a job that was enqueued this many minutes ago, alone in its chain unless the fields differ."""
     id_ = new_id()
     usual = {
@@ -61,16 +59,16 @@ def job(type_name: str, minutes: float, **fields: Any) -> Job:
     return Job(**{**usual, **fields})
 
 
-def ended(minutes: float, seconds: float) -> dict[str, Any]:
+def ended(minutes, seconds):
     start = ago(minutes)
     times = {"last_attempt_at": start, "finished_at": start + timedelta(seconds=seconds)}
     return {"status": "completed", "attempt": 1, "lease_number": 1, "completed_by": "tea-1:4012", **times}
 
 
-def order(minutes: float) -> list[Job]:
+def order(minutes):
     """Create a chain of an order that was charged, with a receipt and points."""
     number = next(numbers)
-    jobs: list[Job] = []
+    jobs = []
     for index, type_name in enumerate(STEPS):
         fields = {"chain_index": index, "chain_type_name": STEPS[0], "input": {"order_id": number}}
         if jobs:
@@ -80,14 +78,14 @@ def order(minutes: float) -> list[Job]:
     return jobs
 
 
-def failed(minutes: float) -> Job:
+def failed(minutes):
     key = {"deduplication_key": f"order {next(numbers)}", "context": {"actor": "ada", "tenant": "tin-kettle"}}
     end = {"status": "failed", "attempt": 3, "lease_number": 3, "last_error": ERROR}
     times = {"last_attempt_at": ago(minutes - 27 / 60), "finished_at": ago(minutes - 28.2 / 60)}
     return job("shop.charge", minutes, **key, **end, **times)
 
 
-def attempts_of(of: Job) -> Iterator[FailedAttempt]:
+def attempts_of(of):
     for attempt in range(1, of.attempt + 1):
         start = of.created_at + timedelta(seconds=9 * attempt)
         times = {"started_at": start, "finished_at": start + timedelta(seconds=1.2)}
@@ -95,19 +93,19 @@ def attempts_of(of: Job) -> Iterator[FailedAttempt]:
         yield FailedAttempt(job=of, attempt=attempt, lease_number=attempt, **texts, **times)
 
 
-def running(type_name: str, minutes: float, **fields: Any) -> Job:
+def running(type_name, minutes, **fields):
     lease = {"leased_by": "tea-2:5120", "leased_until": NOW + timedelta(days=1), "last_attempt_at": ago(minutes)}
     return job(type_name, minutes, status="running", attempt=1, lease_number=1, **lease, **fields)
 
 
-def notes_of(of: Job) -> Iterator[Any]:
+def notes_of(of):
     said = {"job": of, "lease_number": 1, "attempt": 1}
     yield JobProgress(**said, fraction=0.62, text="line 62 of 100", logged_at=NOW)
     for position, (level, text) in enumerate(((20, "100 lines are read"), (30, "line 41 has no price"))):
         yield LogLine(**said, position=position, logged_at=NOW, level=level, text=text, fields={"list": 12})
 
 
-def an_import(minutes: float) -> list[Job]:
+def an_import(minutes):
     """Create the import of a price list: the last part runs, the one before it failed, the summary waits for all."""
     first = job("shop.import_prices", minutes, queue="imports", input={"price_list_id": 12}, **ended(minutes, 0.8))
     parts = [
@@ -122,7 +120,7 @@ def an_import(minutes: float) -> list[Job]:
     return [first, *parts, job("shop.sum_up_prices", minutes, **step, **waits)]
 
 
-def attempt_counts() -> Iterator[AttemptCount]:
+def attempt_counts():
     for span, number, share in ((60, 60, 1 / 60), (3600, 24, 1.0)):
         start = NOW.replace(second=0, microsecond=0, **({"minute": 0} if span == 3600 else {}))
         for back in range(number):
@@ -134,7 +132,7 @@ def attempt_counts() -> Iterator[AttemptCount]:
                 yield AttemptCount(span=span, starts_at=at, type_name=name, completed=amount, failed=bad, **sums)
 
 
-def workers() -> Iterator[WorkerPresence]:
+def workers():
     names = [*(name for name, *_ in TYPES), "shop.supplier_import"]
     for number, busy, stuck in ((1, 3, 0), (2, 4, 1)):
         worker = {"pid": 4012, "version": "0.1.0", "slots": 4, "busy": busy, "stuck": stuck, "is_stopping": False}
@@ -143,7 +141,7 @@ def workers() -> Iterator[WorkerPresence]:
         yield WorkerPresence(**name, **worker, **times)
 
 
-def an_approval(minutes: float) -> list[Job]:
+def an_approval(minutes):
     waiting = job("shop.approval", minutes)
     product = Product.objects.get(slug="kettle")
     values = {"quantity": 20, "unit_price": product.price, "email": "ada@tin-kettle.example"}
@@ -153,15 +151,15 @@ def an_approval(minutes: float) -> list[Job]:
     return [waiting]
 
 
-def a_letter(minutes: float) -> list[Job]:
+def a_letter(minutes):
     return [job("shop.send_letter", minutes, queue="letters")]
 
 
-def a_failure(minutes: float) -> list[Job]:
+def a_failure(minutes):
     return [failed(minutes)]
 
 
-def in_their_order() -> list[list[Job]]:
+def in_their_order():
     """Create chains in the order of time, because ids contain the time."""
     plan = [(minutes, order) for minutes in range(1, 60)]
     plan += [(minutes + 0.4, a_letter) for minutes in range(3, 40, 3)]
@@ -170,14 +168,14 @@ def in_their_order() -> list[list[Job]]:
     return [make(minutes) for minutes, make in sorted(plan, key=lambda step: -step[0])]
 
 
-def supplier_imports() -> SupplierImport:
+def supplier_imports():
     """Create a file in each state, and return the one that failed."""
     start = ago(4).isoformat()
     read = {"key": "read", "command": ["read", "june.csv"], "exit_code": 0, "out": "12 lines", "duration_ms": 40}
     check = {"key": "check", "command": ["check", "june.csv"], "exit_code": 3, "out": "line 7: spoon;1"}
     logs = [{**read, "start_time": start}, {**check, "start_time": start, "duration_ms": 2300}]
     times = {"started_at": ago(4), "finished_at": ago(3.9), "worker_hostname": "tea-1", "lease_number": 2}
-    kinds: list[dict[str, Any]] = [
+    kinds = [
         {"state": "completed", "added": 120, **times},
         {"state": "queued"},
         {"state": "queued", "process_after": ago(-30)},
