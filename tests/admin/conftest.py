@@ -7,11 +7,10 @@ from django.test import Client
 from django.utils import translation
 
 from django_jobchains.processors import Processors, Registry
-from django_jobchains.store import get_store
-from django_jobchains.store.workers import Beat
 from tests.admin.browsing import browser, text_of, url
 from tests.records.models import LETTER_COLUMNS, Export, Letter, Upload
 from tests.support.jobs import claim, create, failed_try
+from tests.support.worker_rows import worker
 
 #: The permissions to view the lists and pages. Tests name all others.
 VIEW = ("view_chain", "view_job", "view_upload")
@@ -22,11 +21,6 @@ def _language():
     """Restore the language, because the one that a request activates stays active."""
     with translation.override("en"):
         yield
-
-
-@pytest.fixture
-def store(db):
-    return get_store()
 
 
 @pytest.fixture
@@ -70,20 +64,8 @@ def open_page(superuser):
 @pytest.fixture
 def beat(store):
     """Return a function that stores a heartbeat of a worker, with defaults for values that are not given."""
-    usual = {
-        "host": "web-1",
-        "pid": 7,
-        "version": "1.0",
-        "slots": 10,
-        "busy": 3,
-        "stuck": 0,
-        "queues": None,
-        "type_names": ("shop.ship", "shop.mail"),
-        "is_stopping": False,
-        "up_seconds": 120.0,
-        "heartbeat_seconds": 10.0,
-    }
-    return lambda worker="main:1:a", **changes: store.workers.beat(Beat(id=worker, **{**usual, **changes}))
+    usual = {"host": "web-1", "version": "1.0", "type_names": ("shop.ship", "shop.mail"), "up_seconds": 120.0}
+    return lambda name="main:1:a", **changes: worker(store, name, **{**usual, **changes})
 
 
 @pytest.fixture

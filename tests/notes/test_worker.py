@@ -15,14 +15,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def released():
-    """The event that handlers wait for. It is set at the end of the test, so that none of them remains."""
-    released = threading.Event()
-    yield released
-    released.set()
-
-
-@pytest.fixture
 def echo(processors):
     """A type whose handler logs its input."""
 
@@ -47,7 +39,7 @@ def write_with(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["plain", "atomic", "async"])
-def test_log_and_progress_are_written_while_the_job_runs(start_worker, processors, released, kind):
+def test_log_and_progress_are_written_while_the_job_runs(start_worker, processors, gate, kind):
     if kind == "atomic" and connection.vendor == "sqlite":
         pytest.skip("SQLite has one writer at a time: the log is written when the handler's transaction has ended")
 
@@ -57,11 +49,11 @@ def test_log_and_progress_are_written_while_the_job_runs(start_worker, processor
 
     def plain(job):
         report(job)
-        assert released.wait(20)
+        assert gate.wait(20)
 
     async def asynchronous(job):
         report(job)
-        while not released.is_set():
+        while not gate.is_set():
             await job.signal.async_wait(0.05)
 
     options = {"mode": "atomic"} if kind == "atomic" else {}
@@ -70,7 +62,7 @@ def test_log_and_progress_are_written_while_the_job_runs(start_worker, processor
     start_worker()
     until(lambda: texts(chain) == ["started"] and JobProgress.objects.exists())
     assert (progress(chain), chain.refresh().status) == ((0.5, "half"), "running")
-    released.set()
+    gate.set()
     until_completed(chain)
 
 
@@ -159,11 +151,11 @@ def test_the_log_of_a_locked_job_is_written_later(start_worker, echo, write_with
     until(lambda: texts(chain) == ["patient"])
 
 
-def test_an_attempt_that_lost_its_lease_writes_no_more_log(start_worker, processors, released):
+def test_an_attempt_that_lost_its_lease_writes_no_more_log(start_worker, processors, gate):
     @processors.register("notes.slow")
     def slow(job):
         job.log("mine")
-        assert released.wait(20)
+        assert gate.wait(20)
         job.log("not mine any more")
         job.set_progress(1)
 
@@ -171,7 +163,7 @@ def test_an_attempt_that_lost_its_lease_writes_no_more_log(start_worker, process
     worker = start_worker()
     until(lambda: texts(chain) == ["mine"])
     Job.objects.filter(pk=chain.id).update(status="cancelled", lease_number=9, leased_by=None, leased_until=None)
-    released.set()
+    gate.set()
     until(lambda: not worker.running)
     worker.stop()
     assert (texts(chain), JobProgress.objects.count()) == (["mine"], 0)
