@@ -1,17 +1,19 @@
-"""Runs records that are ready, in the thread and in the transaction of a test."""
+"""Runs records that are ready, and async attempts, in the thread and in the transaction of a test."""
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
 from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any
 
-from asgiref.sync import async_to_sync
+from asgiref.sync import async_to_sync, sync_to_async
 
+from django_jobchains.attempts.async_calls import Result
+from django_jobchains.attempts.handler_task import create_library_task
 from django_jobchains.attempts.record_attempt import EndedRecord, RecordAttempt, RecordEnvironment
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.notifications.base import WarningThrottle
 from django_jobchains.store.record_tables import RecordKey
-from django_jobchains.testing.this_thread import ThisThread
 from django_jobchains.text.errors import traceback_of
 from django_jobchains.worker.context import WorkerContext
 from django_jobchains.worker.end_writer import EndWriter
@@ -83,3 +85,19 @@ class RecordRunner:
             for attempt in attempts:
                 attempt.call_pre_handle()
                 yield attempt
+
+
+class ThisThread:
+    """The thread of the test, which runs the functions of async handlers on its connection."""
+
+    def call(self, function: Callable[[], Any]) -> "asyncio.Future[Result[Any]]":
+        return create_library_task(sync_to_async(Result)(function))
+
+    def post(self, call: Callable[[], object]) -> None:
+        raise NotImplementedError  # Only used for attempts that a worker abandons.
+
+    async def borrow(self) -> "ThisThread":
+        return self
+
+    def give_back(self, thread: "ThisThread") -> None:
+        pass

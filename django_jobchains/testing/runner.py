@@ -28,8 +28,7 @@ from django_jobchains.models import Job
 from django_jobchains.payloads.strict_json import decode
 from django_jobchains.store import Store, get_store
 from django_jobchains.store.rows import ClaimedJob
-from django_jobchains.testing.records import RecordRunner
-from django_jobchains.testing.this_thread import ThisThread
+from django_jobchains.testing.records import RecordRunner, ThisThread
 from django_jobchains.values import Duration
 from django_jobchains.worker.context import WorkerContext
 from django_jobchains.worker.end_writer import EndWriter
@@ -80,7 +79,7 @@ def run_due_jobs(limit: int | None = None, *, raise_errors: bool = False, using:
             outcomes.append(record_runner.conclude(record, ended, raise_errors=raise_errors))
             continue
         stored = Job.objects.using(store.using).in_bulk([job.id for job in jobs])
-        job_outcomes = _run(jobs, store, log_buffer)
+        job_outcomes = _in_savepoint(store, _attempt(jobs, store, log_buffer))
         while entries := log_buffer.take():
             store.logs.write(entries)
         for outcome in job_outcomes:
@@ -110,10 +109,6 @@ def _claim(store: Store, limit: int | None) -> list[ClaimedJob]:
         size = min(processors[job.type_name].batch_limit or 1, limit or ATTEMPTS_LIMIT)
         jobs = [job, *store.jobs.claim(WORKER, size - 1, {job.type_name: leases[job.type_name]})]
     return jobs
-
-
-def _run(jobs: list[ClaimedJob], store: Store, log_buffer: JobLogBuffer) -> list[Outcome]:
-    return _in_savepoint(store, _attempt(jobs, store, log_buffer))
 
 
 def _in_savepoint(store: Store, run: Callable[[], ResultT]) -> ResultT:

@@ -29,7 +29,7 @@ BUDGETS = {
     "attempts": 1460,
     "notifications": 1810,
     "declare": 1190,
-    "testing": 1030,
+    "testing": 960,
     "records": 900,
     "chains": 670,
     "models": 650,

@@ -12,8 +12,7 @@ except ImportError as error:
     raise ImportError(text, name=error.name) from error
 
 from django_jobchains.testing.contracts.notifiers import NotifierContract, ReceivedHints
-from django_jobchains.testing.contracts.payload_codecs import PayloadCodecContract
-from django_jobchains.testing.contracts.payload_types import PayloadTypeContract
+from django_jobchains.testing.contracts.payloads import PayloadCodecContract, PayloadTypeContract
 from django_jobchains.testing.contracts.pools import PoolContract
 
 __all__ = (

@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import aclosing, closing
 from typing import Any
@@ -24,26 +24,15 @@ from django_jobchains.pools import (
     PooledChild,
     PoolTimeout,
     RemoteError,
+    StreamedCall,
 )
-from django_jobchains.testing import pool_functions
 from django_jobchains.testing.contracts.concurrency import DEADLINE_SECONDS, until
 
-
-def name_of(function: Callable[..., Any]) -> str:
-    return f"{function.__module__}:{function.__name__}"
-
-
-ECHO, PID, FAIL, DIE, HANG, WAIT = map(
-    name_of,
-    (
-        pool_functions.echo,
-        pool_functions.pid,
-        pool_functions.fail,
-        pool_functions.die,
-        pool_functions.hang,
-        pool_functions.wait_for_abort,
-    ),
+ECHO, PID, FAIL, DIE, HANG, WAIT = (
+    f"django_jobchains.testing.pool_functions:{name}"
+    for name in ("echo", "pid", "fail", "die", "hang", "wait_for_abort")
 )
+sync_and_async = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 
 
 class PoolContract:
@@ -131,20 +120,18 @@ class PoolContract:
     # A child has one user
 
     def test_a_late_release_does_not_affect_the_next_user(self, pool: ChildPool) -> None:
-        others = pool.acquire()
-        first = pool.acquire()
-        pool.release(first)
-        second = pool.acquire()
-        call, waiting = self.begun(second, WAIT)
-        pool.release(first)
-        pool.release(first, broken=True)
-        if self.keeps_children:
-            with pytest.raises(PoolTimeout):
-                pool.acquire(timeout=0.01)
-        call.abort("cancelled")
-        assert waiting.result(DEADLINE_SECONDS) == "cancelled"
-        pool.release(second)
-        pool.release(others)
+        with ChildSession(pool):
+            first = pool.acquire()
+            pool.release(first)
+            with ChildSession(pool) as second:
+                call, waiting = self.begun(second, WAIT)
+                pool.release(first)
+                pool.release(first, broken=True)
+                if self.keeps_children:
+                    with pytest.raises(PoolTimeout):
+                        pool.acquire(timeout=0.01)
+                call.abort("cancelled")
+                assert waiting.result(DEADLINE_SECONDS) == "cancelled"
 
     def test_a_released_child_runs_no_calls(self, pool: ChildPool) -> None:
         child = pool.acquire()
@@ -172,12 +159,10 @@ class PoolContract:
             return pool.size, pool.is_full(), pool.is_saturated()
 
         seen = [sizes()]
-        children: list[PooledChild] = []
-        for _ in range(2):
-            children.append(pool.acquire())
+        with ChildSession(pool):
             seen.append(sizes())
-        for child in children:
-            pool.release(child)
+            with ChildSession(pool):
+                seen.append(sizes())
         seen.append(sizes())
         if self.keeps_children:
             assert seen == [(0, False, False), (1, False, False), (2, True, True), (2, True, False)]
@@ -203,34 +188,26 @@ class PoolContract:
 
     # Calls without a child of one's own, for sync and async callers
 
-    def test_run_acquires_and_releases_a_child(self, pool: ChildPool) -> None:
-        assert [pool.run(ECHO, number) for number in range(5)] == [*range(5)]
+    @sync_and_async
+    def test_run_acquires_and_releases_a_child(self, pool: ChildPool, is_async: bool) -> None:
+        def run(target: str, *payloads: Any, **options: Any) -> list[Any]:
+            if not is_async:
+                return [pool.run(target, payload, **options) for payload in payloads]
+            return asyncio.run(gathered(pool.arun(target, payload, **options) for payload in payloads))
+
+        assert run(ECHO, *range(12)) == [*range(12)]
         with pytest.raises(RemoteError, match="ValueError: no"):
-            pool.run(FAIL, "no")
+            run(FAIL, "no")
         with pytest.raises(ChildTimeout):
-            pool.run(HANG, timeout=0.1)
+            run(HANG, None, timeout=0.1)
         assert not pool.is_saturated()
-
-    def test_async_calls_return_and_raise_the_same(self, pool: ChildPool) -> None:
-        async def main() -> None:
-            calls = [pool.arun(ECHO, number) for number in range(12)]
-            assert await asyncio.gather(*calls) == [*range(12)]
-            with pytest.raises(RemoteError, match="ValueError: no"):
-                await pool.arun(FAIL, "no")
-            with pytest.raises(ChildTimeout):
-                await pool.arun(HANG, timeout=0.1)
-            assert not pool.is_saturated()
-
-        asyncio.run(main())
 
     def test_a_cancelled_task_ends_its_call_and_releases_the_child(self, pool: ChildPool) -> None:
         async def main() -> None:
-            running = [asyncio.create_task(pool.arun(HANG)) for _ in range(2)]
-            waiting = asyncio.create_task(pool.arun(ECHO, 1))
-            await asyncio.to_thread(until, lambda: pool.size == 2 or not self.keeps_children)
-            for task in (waiting, *running):
+            tasks = await self.tasks(pool, HANG, HANG, ECHO)
+            for task in reversed(tasks):
                 task.cancel()
-            ended = await asyncio.gather(waiting, *running, return_exceptions=True)
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
             assert [type(each) for each in ended] == [asyncio.CancelledError] * 3
             assert await pool.arun(ECHO, 2) == 2
             assert not pool.is_saturated()
@@ -239,83 +216,82 @@ class PoolContract:
 
     def test_terminate_ends_async_calls(self, pool: ChildPool) -> None:
         async def main() -> None:
-            calls = [asyncio.create_task(pool.arun(HANG)) for _ in range(4)]
-            await asyncio.to_thread(until, lambda: pool.size == 2 or not self.keeps_children)
+            tasks = await self.tasks(pool, *[HANG] * 4)
             pool.terminate()
-            ended = await asyncio.gather(*calls, return_exceptions=True)
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
             assert [type(each) for each in ended] == [PoolClosed] * 4
             with pytest.raises(PoolClosed):
                 await pool.arun(ECHO, 1)
 
         asyncio.run(main())
 
-    def test_a_stream_yields_each_call_as_it_ends(self, pool: ChildPool) -> None:
-        ended = {call.index: call for call in pool.stream(WAIT, map(str, range(12)), timeout=60)}
-        assert {index: (call.payload, call.result()) for index, call in ended.items()} == {
-            number: (str(number), str(number)) for number in range(12)
-        }
-        (failed,) = pool.stream(FAIL, ["no"])
+    async def tasks(self, pool: ChildPool, *targets: str) -> "list[asyncio.Task[Any]]":
+        """Start calls, and wait until all children are in use."""
+        tasks = [asyncio.create_task(pool.arun(target)) for target in targets]
+        await asyncio.to_thread(until, lambda: pool.size == 2 or not self.keeps_children)
+        return tasks
+
+    @sync_and_async
+    def test_a_stream_yields_each_call_as_it_ends(self, pool: ChildPool, is_async: bool) -> None:
+        def stream(target: str, payloads: Iterable[Any]) -> list[StreamedCall]:
+            if is_async:
+                return asyncio.run(collected(pool.astream(target, payloads, timeout=60)))
+            return list(pool.stream(target, payloads, timeout=60))
+
+        ended = sorted((call.index, call.payload, call.result()) for call in stream(WAIT, map(str, range(12))))
+        assert ended == [(number, str(number), str(number)) for number in range(12)]
+        (failed,) = stream(FAIL, ["no"])
         with pytest.raises(RemoteError, match="ValueError: no"):
             failed.result()
 
-    def test_an_async_stream_yields_each_call_as_it_ends(self, pool: ChildPool) -> None:
-        async def main() -> None:
-            ended = [call async for call in pool.astream(WAIT, map(str, range(12)), timeout=60)]
-            assert sorted((call.index, call.payload, call.result()) for call in ended) == [
-                (number, str(number), str(number)) for number in range(12)
-            ]
-            (failed,) = [call async for call in pool.astream(FAIL, ["no"])]
-            with pytest.raises(RemoteError, match="ValueError: no"):
-                failed.result()
-
-        asyncio.run(main())
-
-    def test_a_stream_that_ends_early_ends_its_calls(self, pool: ChildPool) -> None:
+    @sync_and_async
+    def test_a_stream_that_ends_early_ends_its_calls(self, pool: ChildPool, is_async: bool) -> None:
         read: list[int] = []
-        with closing(pool.stream(WAIT, payloads_of(read))) as calls:  # type: ignore[type-var]
-            assert next(iter(calls)).result() == "first"
+
+        def payloads() -> Iterator[str | None]:
+            """Yield a payload that is returned at once, and many that wait for an abort."""
+            for number in range(1000):
+                read.append(number)
+                yield None if number else "first"
+
+        async def afirst() -> StreamedCall:
+            async with aclosing(pool.astream(WAIT, payloads())) as calls:  # type: ignore[type-var]
+                return await anext(aiter(calls))
+
+        def first() -> StreamedCall:
+            with closing(pool.stream(WAIT, payloads())) as calls:  # type: ignore[type-var]
+                return next(iter(calls))
+
+        assert (asyncio.run(afirst()) if is_async else first()).result() == "first"
         assert len(read) < 100
         assert pool.run(ECHO, 1) == 1
         assert not pool.is_saturated()
 
-    def test_an_async_stream_that_ends_early_ends_its_calls(self, pool: ChildPool) -> None:
-        async def main() -> None:
-            read: list[int] = []
-            async with aclosing(pool.astream(WAIT, payloads_of(read))) as calls:  # type: ignore[type-var]
-                async for call in calls:
-                    assert call.result() == "first"
-                    break
-            assert len(read) < 100
-            assert await pool.arun(ECHO, 1) == 1
-            assert not pool.is_saturated()
-
-        asyncio.run(main())
-
     def test_calls_that_would_block_an_event_loop_are_refused(self, pool: ChildPool) -> None:
-        child = pool.acquire()
-        call = child.start(ECHO, 1)
+        with ChildSession(pool) as child:
+            call = child.start(ECHO, 1)
 
-        async def main() -> None:
-            for blocking in (
-                pool.acquire,
-                lambda: pool.run(ECHO),
-                lambda: child.run(ECHO),
-                call.wait,
-                lambda: pool.stream(ECHO, [1]),
-            ):
-                with pytest.raises(SynchronousOnlyOperation, match=r"would block the event loop: use '.*pool\.a"):
-                    blocking()
+            async def main() -> None:
+                for blocking in (
+                    pool.acquire,
+                    lambda: pool.run(ECHO),
+                    lambda: child.run(ECHO),
+                    call.wait,
+                    lambda: pool.stream(ECHO, [1]),
+                ):
+                    with pytest.raises(SynchronousOnlyOperation, match=r"would block the event loop: use '.*pool\.a"):
+                        blocking()
 
-        asyncio.run(main())
-        assert call.wait() == 1
-        pool.release(child)
+            asyncio.run(main())
+            assert call.wait() == 1
 
 
-def payloads_of(read: list[int]) -> Iterator[str | None]:
-    """Yield a payload that is returned at once, and many that wait for an abort. Record how many are read."""
-    for number in range(1000):
-        read.append(number)
-        yield None if number else "first"
+async def gathered(calls: Iterable[Any]) -> list[Any]:
+    return await asyncio.gather(*calls)
+
+
+async def collected(calls: Any) -> list[Any]:
+    return [call async for call in calls]
 
 
 def on_thread(call: Callable[[], Any]) -> "Future[Any]":

@@ -9,7 +9,7 @@ from django_jobchains.models import FailedAttempt, Job, JobProgress, LogLine
 from django_jobchains.payloads.codecs import ENCODED
 from django_jobchains.processors import RescheduleJob
 from django_jobchains.testing import run_due_jobs
-from django_jobchains.testing.contracts.payload_codecs import JSON_VALUES
+from django_jobchains.testing.contracts.payloads import JSON_VALUES
 from tests.payloads.codecs.conftest import NEW_KEY, OLD_KEY, codec
 from tests.records.models import Upload
 
