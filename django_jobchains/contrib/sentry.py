@@ -57,7 +57,9 @@ class SentryMiddleware(Middleware):
                 own = scope if part is job else scope.fork()
                 _describe(own, job.type_name, part.queue, part.attempt, {"id": str(part.id), **ids})
                 key = job.type_name, str(part.id), part.attempt
-                _keep(key, own, capture_retries=self.capture_retries)
+                _scopes[key] = own, self.capture_retries
+            while len(_scopes) > MAX_SCOPES:
+                _scopes.popitem(last=False)
             yield
 
 
@@ -72,12 +74,6 @@ def _describe(scope: Scope, type_name: str, queue: str, attempt: int, ids: dict[
 
 #: The scopes of attempts whose outcomes are not known yet, and whether retries are sent.
 _scopes: "OrderedDict[_Key, tuple[Scope, bool]]" = OrderedDict()
-
-
-def _keep(key: _Key, scope: Scope, *, capture_retries: bool) -> None:
-    _scopes[key] = scope, capture_retries
-    while len(_scopes) > MAX_SCOPES:
-        _scopes.popitem(last=False)
 
 
 def _install() -> None:

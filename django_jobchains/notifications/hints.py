@@ -46,6 +46,8 @@ def ownership_lost(job_id: UUID | str) -> Hint:
 #: What subscribers receive whenever hints may have been missed.
 RESYNC_HINTS = (job_scheduled(EVERY), chain_finished(EVERY), ownership_lost(EVERY))
 
+#: If one transaction has more subjects, one hint for ``EVERY`` subject is sent instead.
+MAX_HINTS = 50
 #: Longer texts are rejected. ``encode`` writes none.
 MAX_BYTES = 1_000
 _SUBJECT = {
@@ -62,6 +64,11 @@ _TEXT = {
 def encode(hint: Hint) -> str:
     """Return the text of a hint. It does not contain the kind, because each kind has its own channel."""
     return f"{'' if hint.count is None else hint.count}:{hint.id}:{hint.subject}"
+
+
+def few(hints: Collection[Hint]) -> Collection[Hint]:
+    """Return the hints to send for one transaction: one of each kind for ``EVERY`` subject if there are too many."""
+    return hints if len(hints) <= MAX_HINTS else {Hint(hint.kind, EVERY) for hint in hints}
 
 
 def decode(kind: HintKind, text: str | bytes) -> Hint | None:

@@ -13,7 +13,7 @@ from psycopg import pq
 
 from django_jobchains.db import libpq
 from django_jobchains.notifications.base import Listener, ListeningThread, Notifier, Subscribers, logger
-from django_jobchains.notifications.hints import EVERY, Hint, HintKind, decode, encode
+from django_jobchains.notifications.hints import Hint, HintKind, decode, encode, few
 from django_jobchains.text.errors import log_text
 
 #: One channel per kind, so that listeners receive only the kinds they want.
@@ -23,8 +23,6 @@ CHANNELS: dict[HintKind, str] = {
     "ownership_lost": "django_jobchains_lost",
 }
 _PREFIX = "django_jobchains"
-#: If one transaction has more subjects, one hint for ``EVERY`` subject is sent instead.
-MAX_HINTS = 50
 #: A listener that received nothing for this time asks the server whether it still listens.
 PROBE_SECONDS = 5.0
 #: How often a listener checks whether it is to close.
@@ -68,9 +66,7 @@ class PostgresNotifier(Notifier):
         self.is_proven = False
 
     def send(self, hints: Collection[Hint]) -> None:
-        if len(hints) > MAX_HINTS:
-            hints = {Hint(hint.kind, EVERY) for hint in hints}
-        self.notify([(self.channels[hint.kind], encode(hint)) for hint in hints])
+        self.notify([(self.channels[hint.kind], encode(hint)) for hint in few(hints)])
 
     def notify(self, messages: Collection[tuple[str, str]]) -> None:
         """Send messages, pairs of a channel and a text, in one round trip.

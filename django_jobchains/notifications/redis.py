@@ -20,7 +20,7 @@ from django_jobchains.notifications.base import (
     default_prefix,
     logger,
 )
-from django_jobchains.notifications.hints import EVERY, KINDS, Hint, HintKind, decode, encode
+from django_jobchains.notifications.hints import KINDS, Hint, HintKind, decode, encode, few
 from django_jobchains.text.errors import describe, log_text
 
 try:
@@ -48,8 +48,6 @@ _REMOVED_OPTIONS = ("cache", "cache_config", "maint_notifications_config", "retr
 #: The first and the longest time in which Redis is not called after a failure.
 MIN_PAUSE_SECONDS = 0.5
 MAX_PAUSE_SECONDS = 10.0
-#: If one transaction has more subjects, one hint for ``EVERY`` subject is sent instead.
-MAX_HINTS = 50
 #: How long a wake budget is kept. Workers that receive a hint ask within milliseconds.
 BUDGET_SECONDS = 10
 #: A listener's timeout for connecting and for each response.
@@ -91,11 +89,9 @@ class RedisNotifier(Notifier):
         self._budget_throttle = WarningThrottle()
 
     def send(self, hints: Collection[Hint]) -> None:
-        if len(hints) > MAX_HINTS:
-            hints = {Hint(hint.kind, EVERY) for hint in hints}
         with self._breaker.attempt(), self._connections.client() as client:
             pipeline = client.pipeline(transaction=False)
-            for hint in hints:
+            for hint in few(hints):
                 pipeline.publish(self.channels[hint.kind], encode(hint))
             pipeline.execute()
 
@@ -177,16 +173,13 @@ class RedisListener(ListeningThread):
         event, channel, value = answer
         kind = self._kinds[channel.decode()]
         if event == b"subscribe":
-            self._confirm(kind)
+            self.kinds |= {kind} & self._requested
+            if self.is_alive:
+                self.subscribers.resync({kind})
+            elif self.kinds == self._requested:
+                self.connected()
         elif event == b"message" and (hint := decode(kind, value)):
             self.subscribers(hint)
-
-    def _confirm(self, kind: HintKind) -> None:
-        self.kinds |= {kind} & self._requested
-        if self.is_alive:
-            self.subscribers.resync({kind})
-        elif self.kinds == self._requested:
-            self.connected()
 
 
 class Unreachable(Exception):
@@ -212,33 +205,25 @@ class CircuitBreaker:
     @contextmanager
     def attempt(self) -> Iterator[None]:
         """Raise ``Unreachable`` during a pause. After it, one caller probes the server while the others still fail."""
-        is_probe = self._enter()
+        with self._lock:
+            is_probe = self._error is not None
+            if self._error is not None:
+                now = time.monotonic()
+                if now < self._next_at:
+                    raise Unreachable(self._next_at - now, self._error)
+                self._next_at = now + self._pause
         try:
             yield
         except self._failures as error:
-            self._open(error, is_probe=is_probe)
+            with self._lock:
+                if is_probe or self._error is None:  # calls that were under way at the first failure count only once
+                    self._pause = min(self._pause * 2, MAX_PAUSE_SECONDS) if is_probe else MIN_PAUSE_SECONDS
+                    self._error, self._next_at = error, time.monotonic() + self._pause
             raise
         except Exception:
             self._close()
             raise
         self._close()
-
-    def _enter(self) -> bool:
-        with self._lock:
-            if self._error is None:
-                return False
-            now = time.monotonic()
-            if now < self._next_at:
-                raise Unreachable(self._next_at - now, self._error)
-            self._next_at = now + self._pause
-            return True
-
-    def _open(self, error: BaseException, *, is_probe: bool) -> None:
-        with self._lock:
-            if self._error is not None and not is_probe:
-                return  # calls that were under way at the first failure do not count again
-            self._pause = min(self._pause * 2, MAX_PAUSE_SECONDS) if is_probe else MIN_PAUSE_SECONDS
-            self._error, self._next_at = error, time.monotonic() + self._pause
 
     def _close(self) -> None:
         with self._lock:
@@ -258,9 +243,6 @@ class CacheEntry:
         self._location = self._parameters.pop("LOCATION", "")
         self.options: Mapping[str, Any] = self._parameters.get("OPTIONS") or {}
         self._urls = self._location.split(",") if isinstance(self._location, str) else list(self._location)
-        self._check()
-
-    def _check(self) -> None:
         if not (isinstance(self._backend, type) and issubclass(self._backend, RedisCache)):
             problem = "does not use django-redis (BACKEND 'django_redis.cache.RedisCache')"
             raise ImproperlyConfigured(f"{self.name} {problem}. {_NAME_ANOTHER}")
@@ -279,7 +261,9 @@ class CacheEntry:
         pools = (self.options.get(name) or {} for name in ("CONNECTION_POOL_KWARGS", "REDIS_CLIENT_KWARGS"))
         names = ("PASSWORD", "password", "credential_provider", "ssl_certfile")
         is_in_options = any(options.get(name) for options in (self.options, *pools) for name in names)
-        return is_in_options or _has_credentials(self._urls[0])
+        url = urlsplit(self._urls[0])
+        is_in_query = {"password", "ssl_certfile"} & parse_qs(url.query).keys()
+        return bool(is_in_options or url.password or url.scheme == "unix" or is_in_query)
 
     def create_client(self, seconds: float) -> Any:
         """Return a client as the cache would create it, with these timeouts, no retries, and its own pool."""
@@ -335,7 +319,9 @@ class Connections:
         client: Redis = connected
         if isinstance(connected, RedisCluster):
             # The cluster's own client would retry for longer than an enqueue may wait.
-            client = connected.get_redis_connection(_node(connected, key))
+            cluster: Any = connected
+            node = cluster.get_node_from_key(key) if key else cluster.get_random_node()
+            client = cluster.get_redis_connection(node)
             _enforce_options(client.connection_pool, self._seconds)
         return client
 
@@ -346,22 +332,15 @@ class Connections:
             if self._connected is None:
                 if self._failed_at > started_at:
                     raise RedisConnectionError("another thread could not connect either")
-                self._connected = self._try_to_connect()
+                try:
+                    client = self._entry.create_client(self._seconds)
+                except BaseException:
+                    self._failed_at = time.monotonic()
+                    raise
+                if not isinstance(client, RedisCluster):
+                    _enforce_options(client.connection_pool, self._seconds)
+                self._connected = client
             return self._connected
-
-    def _try_to_connect(self) -> Any:
-        try:
-            client = self._entry.create_client(self._seconds)
-        except BaseException:
-            self._failed_at = time.monotonic()
-            raise
-        if not isinstance(client, RedisCluster):
-            _enforce_options(client.connection_pool, self._seconds)
-        return client
-
-
-def _node(cluster: Any, key: str) -> Any:
-    return cluster.get_node_from_key(key) if key else cluster.get_random_node()
 
 
 def _cache_options(options: Mapping[str, Any], seconds: float) -> dict[str, Any]:
@@ -402,8 +381,3 @@ def _is_url(text: object) -> bool:
         return bool(parts.scheme) and (parts.port is None or parts.port > 0)
     except ValueError:
         return False
-
-
-def _has_credentials(url: str) -> bool:
-    parts = urlsplit(url)
-    return bool(parts.password or parts.scheme == "unix" or {"password", "ssl_certfile"} & parse_qs(parts.query).keys())

@@ -4,7 +4,7 @@
 transaction that surrounds the block has been committed, and not at all if the block raises an error.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from logging import getLogger
@@ -14,13 +14,13 @@ from uuid import UUID
 from django_jobchains.db.connections import call_after_commit
 from django_jobchains.notifications import EVERY, chain_finished, job_scheduled, ownership_lost, publish_after_commit
 from django_jobchains.store import Store, get_store
-from django_jobchains.store.rows import Effects, FailedWaiter, NewJob
+from django_jobchains.store.rows import Effects, NewJob
 from django_jobchains.telemetry import observes, report
 from django_jobchains.telemetry.events import (
     BlockedJobFailed,
     ChainCreated,
     ChainEnded,
-    DetailEvent,
+    Event,
     JobCreated,
     JobUnblocked,
 )
@@ -55,18 +55,25 @@ def publish(using: str, effects: Effects, reported: Collection[UUID] = frozenset
     if hints:
         publish_after_commit(using, hints)
     if effects.failed_waiters:
-        call_after_commit(using, partial(_report, effects.failed_waiters.values()))
+        report_after_commit(using, [BlockedJobFailed("", *job) for job in effects.failed_waiters.values()])
     if effects.failure_jobs and observes(JobCreated, ChainCreated):
-        call_after_commit(using, partial(_report_failure_jobs, effects.failure_jobs))
+        for job_id, (type_name, queue) in effects.failure_jobs.items():
+            created = JobCreated("", job_id, job_id, type_name, queue, 0, False)
+            report_after_commit(using, [ChainCreated("", job_id, type_name), created])
     if effects.unblocked and observes(JobUnblocked):
         report_after_commit(using, [JobUnblocked("", *unblocked) for unblocked in effects.unblocked.items()])
     if effects.finished_chains and observes(ChainEnded):
         call_after_commit(using, partial(_report_ended, using, effects.finished_chains - set(reported)))
 
 
-def report_after_commit(using: str, events: Collection[DetailEvent]) -> None:
+def report_after_commit(using: str, events: Collection[Event]) -> None:
     """Report events after the commit of the current transaction, and not at all if it is rolled back."""
-    call_after_commit(using, partial(_report_all, events))
+
+    def report_all() -> None:
+        for event in events:
+            report(event)
+
+    call_after_commit(using, report_all)
 
 
 def report_created(using: str, jobs: Sequence[NewJob], effects: Effects, sent: "SentSpans | None" = None) -> None:
@@ -86,12 +93,6 @@ def _report_created(jobs: Sequence[NewJob], unblocked: Collection[UUID], sent: "
         report(JobCreated("", job.id, job.chain_id, job.type_name, job.queue, job.chain_index, is_blocked))
 
 
-def _report_failure_jobs(jobs: Mapping[UUID, tuple[str, str]]) -> None:
-    for job_id, (type_name, queue) in jobs.items():
-        report(ChainCreated("", job_id, type_name))
-        report(JobCreated("", job_id, job_id, type_name, queue, 0, False))
-
-
 def _report_ended(using: str, chain_ids: Collection[UUID]) -> None:
     """Report the chains that have ended, in a separate statement. If it fails, nothing else is affected."""
     try:
@@ -101,13 +102,3 @@ def _report_ended(using: str, chain_ids: Collection[UUID]) -> None:
         return
     for chain in ended:
         report(ChainEnded("", *chain))
-
-
-def _report_all(events: Collection[DetailEvent]) -> None:
-    for event in events:
-        report(event)
-
-
-def _report(failed: Collection[FailedWaiter]) -> None:
-    for job in failed:
-        report(BlockedJobFailed("", *job))

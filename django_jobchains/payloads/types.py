@@ -94,7 +94,10 @@ class PydanticType:
         """Return what to pass instead of a value of another type, or the error that locates the wrong part."""
         if not _is_instance(value, self._annotation):
             given = "None" if value is None else type(value).__name__
-            return f"pass {_written_call(self._annotation)}, not {given}."
+            type_ = self._annotation
+            fields = getattr(type_, "__dataclass_fields__", None) or getattr(type_, "model_fields", None) or ()
+            call = f"({', '.join(f'{field}=…' for field in fields)})" if fields else ""
+            return f"pass {name_of_type(type_)}{call}, not {given}."
         try:
             self.load(self._adapter.dump_python(value, mode="json", warnings=False))
             self._adapter.validate_json(self._adapter.dump_json(value, warnings=False), strict=True)
@@ -279,9 +282,3 @@ def _is_instance(value: Any, annotation: Any) -> bool:
         return isinstance(value, annotation)
     except TypeError:  # isinstance() does not accept TypedDict or list[int]
         return True
-
-
-def _written_call(annotation: Any) -> str:
-    """Return ``Charge(order_id=…)``, or only the name of a type without fields."""
-    fields = getattr(annotation, "__dataclass_fields__", None) or getattr(annotation, "model_fields", None) or ()
-    return name_of_type(annotation) + (f"({', '.join(f'{field}=…' for field in fields)})" if fields else "")

@@ -27,7 +27,7 @@ BUDGETS = {
     "telemetry": 1760,
     "children": 1720,
     "attempts": 1460,
-    "notifications": 1810,
+    "notifications": 1790,
     "declare": 1190,
     "testing": 960,
     "records": 900,

@@ -180,7 +180,9 @@ class NatsThread:
             is_probe_due = time.monotonic() >= probe_at
             await within(ANSWER_SECONDS, self._step(client, is_probe_due=is_probe_due))
             if client.is_connected:
-                self._log_recovery()
+                if self._failures:
+                    logger.info("NATS can be used again, after %d failures", self._failures)
+                self._failures = 0
             if is_probe_due:
                 probe_at = time.monotonic() + PROBE_SECONDS
             await self._wait(TICK_SECONDS if self._listeners else PROBE_SECONDS)
@@ -215,11 +217,6 @@ class NatsThread:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._awake.wait()
-
-    def _log_recovery(self) -> None:
-        if self._failures:
-            logger.info("NATS can be used again, after %d failures", self._failures)
-        self._failures = 0
 
     def _lose(self, client: Client) -> None:
         self.is_connected = False

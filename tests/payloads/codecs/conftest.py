@@ -22,7 +22,7 @@ CANARY = "canary4711"
 
 def fernet(*keys):
     """``JOBCHAINS`` with the Fernet codec."""
-    backend = "django_jobchains.payloads.fernet.FernetCodec"
+    backend = "django_jobchains.payloads.codecs.FernetCodec"
     return {**WITHOUT_WAKE_UPS, "PAYLOAD_CODEC": {"BACKEND": backend, "OPTIONS": {"keys": list(keys)}}}
 
 

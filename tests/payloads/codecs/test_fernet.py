@@ -8,7 +8,7 @@ from cryptography.fernet import InvalidToken
 from django.core.checks import run_checks
 from django.test import override_settings
 
-from django_jobchains.payloads.fernet import FernetCodec
+from django_jobchains.payloads.codecs import FernetCodec
 from django_jobchains.testing.contracts import PayloadCodecContract
 from tests.payloads.codecs.conftest import NEW_KEY, OLD_KEY, fernet
 
@@ -45,7 +45,7 @@ def test_a_text_that_was_changed_is_refused():
     ("setting", "problem"),
     [
         ({"OPTIONS": {}}, "must be {'BACKEND': dotted path"),
-        ("django_jobchains.payloads.fernet.FernetCodec", "must be {'BACKEND': dotted path"),
+        ("django_jobchains.payloads.codecs.FernetCodec", "must be {'BACKEND': dotted path"),
         ({"BACKEND": "no.such.Codec"}, "no.such.Codec cannot be used: ModuleNotFoundError: No module"),
         ({**fernet()["PAYLOAD_CODEC"], "OPTIONS": {}}, "missing 1 required positional argument: 'keys'"),
         (fernet()["PAYLOAD_CODEC"], "a list with at least one Fernet key"),
