@@ -6,7 +6,7 @@ from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 from django.core.management.base import CommandError
 from django.db import Error as DatabaseError
@@ -19,12 +19,8 @@ from django_jobchains.monitoring.facts import COUNT_TO
 from django_jobchains.monitoring.problems import problem_of_records
 from django_jobchains.text.humanize import age, number
 
-
-class Problem(NamedTuple):
-    """A problem. ``code`` is stable, for programs."""
-
-    code: str
-    text: str
+#: A stable code, for programs, and a sentence.
+CodeAndText = tuple[str, str]
 
 
 class Found(NamedTuple):
@@ -94,9 +90,9 @@ class HealthCommand(Subcommand):
                 found = _found(call)
             problems = list(_problems(found, call))
         except DatabaseError as error:
-            problems = [Problem("database", database_message(error))]
+            problems = [("database", database_message(error))]
         except TimeoutError as error:
-            problems = [Problem("database", f"The database did not answer: {error}.")]
+            problems = [("database", f"The database did not answer: {error}.")]
         _report(found, problems, call)
         if problems:
             raise CommandError(f"not healthy: {counted(len(problems), 'problem')}")
@@ -119,39 +115,39 @@ def _found(call: Invocation) -> Found:
     )
 
 
-def _report(found: Found | None, problems: Sequence[Problem], call: Invocation) -> None:
+def _report(found: Found | None, problems: Sequence[CodeAndText], call: Invocation) -> None:
     screen = call.screen
     if screen.is_json:
-        screen.json({"healthy": not problems, "problems": [problem._asdict() for problem in problems], **_json(found)})
+        screen.json(
+            {
+                "healthy": not problems,
+                "problems": [{"code": code, "text": text} for code, text in problems],
+                "workers": found and found.workers,
+                "backlog": found and found.backlog,
+                "oldest_due_age_seconds": found and max(found.oldest_due.values()),
+                "paused": found and found.paused,
+            }
+        )
         return
-    for problem in problems:
-        screen.line(problem.text, "error")
+    for _, text in problems:
+        screen.line(text, "error")
     if found and not problems:
         screen.line(f"Healthy: {counted(found.workers, 'worker')}, {found.due} due.", "success")
 
 
-def _json(found: Found | None) -> dict[str, Any]:
-    return {
-        "workers": found and found.workers,
-        "backlog": found and found.backlog,
-        "oldest_due_age_seconds": found and max(found.oldest_due.values()),
-        "paused": found and found.paused,
-    }
-
-
-def _problems(found: Found, call: Invocation) -> Iterator[Problem]:
+def _problems(found: Found, call: Invocation) -> Iterator[CodeAndText]:
     if found.workers < call["min_workers"]:
         needed = counted(call["min_workers"], "worker")
-        yield Problem("workers", f"{found.workers} of {needed} alive. Start manage.py run_jobworker.")
+        yield ("workers", f"{found.workers} of {needed} alive. Start manage.py run_jobworker.")
     for what, seconds in found.oldest_due.items():
         if call["max_age"] is not None and seconds > call["max_age"]:
             text = f"The oldest due {what} has been waiting for {age(seconds)}, more than {age(call['max_age'])}."
-            yield Problem("age", text)
+            yield ("age", text)
     if call["max_backlog"] is not None and found.backlog > call["max_backlog"]:
-        yield Problem("backlog", f"{found.due} due, more than {number(call['max_backlog'])}.")
+        yield ("backlog", f"{found.due} due, more than {number(call['max_backlog'])}.")
     for kind in found.records:
         if problem := problem_of_records(kind):
-            yield Problem("records", problem.text)
+            yield ("records", problem.text)
 
 
 @contextmanager

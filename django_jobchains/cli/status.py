@@ -79,7 +79,12 @@ def workers_section(found: Overview) -> Section:
         Column("STATE", lambda worker: status_cell(_worker_state(worker))),
         Column("LAST SEEN", lambda worker: ago(worker.heartbeat_age_seconds), is_number=True),
         Column("UPTIME", lambda worker: age(worker.up_seconds), is_number=True),
-        Column("QUEUES", _queues_of, min_width=8, is_optional=True),
+        Column(
+            "QUEUES",
+            lambda worker: "all" if worker.queues is None else ", ".join(worker.queues),
+            min_width=8,
+            is_optional=True,
+        ),
         Column("TYPES", lambda worker: number(len(worker.type_names)), is_number=True, is_optional=True),
         Column("VERSION", lambda worker: worker.version, is_optional=True),
     )
@@ -89,10 +94,6 @@ def workers_section(found: Overview) -> Section:
 def _worker_state(worker: WorkerFacts) -> str:
     texts = {"stuck": f"stuck ({worker.stuck})", "maintenance": "maintenance only", "busy": "running"}
     return texts.get(worker.state, worker.state)
-
-
-def _queues_of(worker: WorkerFacts) -> str:
-    return "all" if worker.queues is None else ", ".join(worker.queues)
 
 
 def pools_section(found: Overview) -> Section:
@@ -119,15 +120,29 @@ def _pool_state(pool: PoolState) -> str:
 def queues_section(found: Overview) -> Section:
     columns = (
         Column("QUEUE", lambda queue: queue.name, min_width=8),
-        Column("DUE", lambda queue: found.shown(queue, "due"), is_number=True),
-        Column("OLDEST", _oldest, is_number=True),
-        Column("RUNNING", lambda queue: found.shown(queue, "running"), is_number=True),
+        *_unfinished(found),
         Column("STATE", lambda queue: status_cell(_queue_state(queue)), min_width=8),
-        Column("SCHEDULED", lambda queue: found.shown(queue, "scheduled"), is_number=True, is_optional=True),
-        Column("BLOCKED", lambda queue: found.shown(queue, "blocked"), is_number=True, is_optional=True),
-        Column("EXTERNAL", lambda queue: found.shown(queue, "outside"), is_number=True, is_optional=True),
+        *_waiting(found),
     )
     return Section("Queues", columns, found.queues)
+
+
+def _unfinished(found: Overview) -> Iterator[Column]:
+    """Yield the columns of the jobs of a queue or type that are due or running."""
+
+    def oldest(facts: QueueFacts | TypeFacts) -> str:
+        return "" if facts.oldest_due_age_seconds is None else age(facts.oldest_due_age_seconds)
+
+    yield Column("DUE", lambda facts: found.shown(facts, "due"), is_number=True)
+    yield Column("OLDEST", oldest, is_number=True)
+    yield Column("RUNNING", lambda facts: found.shown(facts, "running"), is_number=True)
+
+
+def _waiting(found: Overview) -> Iterator[Column]:
+    """Yield the columns of the jobs of a queue or type that no worker may start yet."""
+    yield Column("SCHEDULED", lambda facts: found.shown(facts, "scheduled"), is_number=True, is_optional=True)
+    yield Column("BLOCKED", lambda facts: found.shown(facts, "blocked"), is_number=True, is_optional=True)
+    yield Column("EXTERNAL", lambda facts: found.shown(facts, "outside"), is_number=True, is_optional=True)
 
 
 def _queue_state(queue: QueueFacts) -> str:
@@ -135,22 +150,14 @@ def _queue_state(queue: QueueFacts) -> str:
     return ", ".join(filter(None, ("paused" if queue.is_paused else "", limit))) or "open"
 
 
-def _oldest(facts: QueueFacts | TypeFacts) -> str:
-    return "" if facts.oldest_due_age_seconds is None else age(facts.oldest_due_age_seconds)
-
-
 def _types_section(found: Overview) -> Section:
     """Return the table of the types that have jobs."""
     columns = (
         Column("TYPE", lambda kind: kind.name, min_width=12),
-        Column("DUE", lambda kind: found.shown(kind, "due"), is_number=True),
-        Column("OLDEST", _oldest, is_number=True),
-        Column("RUNNING", lambda kind: found.shown(kind, "running"), is_number=True),
+        *_unfinished(found),
         Column("FAILED", lambda kind: Cell(number(kind.failed), "failed" if kind.failed else ""), is_number=True),
         Column("WORKERS", lambda kind: Cell(str(kind.workers), "error" if kind.is_unserved else ""), is_number=True),
-        Column("SCHEDULED", lambda kind: found.shown(kind, "scheduled"), is_number=True, is_optional=True),
-        Column("BLOCKED", lambda kind: found.shown(kind, "blocked"), is_number=True, is_optional=True),
-        Column("EXTERNAL", lambda kind: found.shown(kind, "outside"), is_number=True, is_optional=True),
+        *_waiting(found),
     )
     return Section("Types", columns, [kind for kind in found.types if kind.has_jobs])
 
@@ -166,9 +173,7 @@ def records_section(found: Overview, records: Sequence[RecordFacts]) -> Section:
         Column("OLDEST", lambda kind: age(kind.oldest_seconds) if kind.oldest_seconds else "", is_number=True),
         Column("PROCESSING", lambda kind: found.shown(kind, "processing"), is_number=True),
         Column("ERRORED", lambda kind: found.shown(kind, "errored"), is_number=True),
-        Column(
-            "FAILED", lambda kind: Cell(found.shown(kind, "failed"), "failed" if kind.failed else ""), is_number=True
-        ),
+        Column("FAILED", failed, is_number=True),
         Column("QUEUE", lambda kind: kind.queue, is_optional=True),
     )
     return Section("Records", columns, [kind for kind in records if not kind.problem])

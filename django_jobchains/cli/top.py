@@ -83,7 +83,9 @@ def _show(found: Snapshot, screen: Screen) -> None:
             {"overview": found.overview.as_json(), "throughput": attempts, "running": running, "records": records}
         )
         return
-    screen.heading(f"{_title(found.overview)} · {time.strftime('%H:%M:%S')}")
+    alive, due = counted(len(found.overview.alive), "worker"), counted(found.overview.due, "job")
+    slots = f"{found.overview.busy_slots:,} of {counted(found.overview.slots, 'slot')} busy"
+    screen.heading(f"{alive} · {slots} · {due} due · {time.strftime('%H:%M:%S')}")
     screen.line(throughput_line(found.throughput))
     for section in _sections(found):
         if section.rows:
@@ -95,11 +97,6 @@ def _show(found: Snapshot, screen: Screen) -> None:
 def _job_json(job: Job, seconds: float) -> dict[str, Any]:
     return {"id": job.id, "chain": job.chain_id, "type": job.type_name, "queue": job.queue, "attempt": job.attempt,
             "worker": job.leased_by, "running_seconds": seconds}  # fmt: skip
-
-
-def _title(found: Overview) -> str:
-    slots = f"{found.busy_slots:,} of {counted(found.slots, 'slot')} busy"
-    return f"{counted(len(found.alive), 'worker')} · {slots} · {counted(found.due, 'job')} due"
 
 
 def _sections(found: Snapshot) -> Iterator[Section]:

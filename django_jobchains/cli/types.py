@@ -90,13 +90,15 @@ def _type(job_type: JobType[Any, Any], registry: Registry) -> dict[str, Any]:
 
 
 def _settings(processor: Processor, part: Processors) -> Iterator[tuple[str, Setting]]:
-    yield "queue", _setting("queue", processor.queue, part) or _default_queue()
+    default_queue = Setting(get_settings().QUEUE, "settings" if is_set("queue") else "library")
+    yield "queue", _setting("queue", processor.queue, part) or default_queue
     yield "priority", _setting("priority", processor.priority, part) or Setting(0, "library")
     for field in fields(processor):
         if field.name not in _SHOWN_SEPARATELY:
             value = getattr(processor, field.name)
+            default = "staged" if field.name == "mode" else None if field.default is MISSING else field.default
             source_name = "slice" if field.name == "middleware" else _source(field.name, value, part)
-            yield field.name, Setting(value, "library" if value == _default(field) else source_name)
+            yield field.name, Setting(value, "library" if value == default else source_name)
     policy = resolve(*processor.policies)
     named = list(zip(("processor", "slice"), processor.policies, strict=True))
     for name, source_name in sources(*named).items():
@@ -117,17 +119,6 @@ def _setting(name: str, value: Any, part: Processors) -> Setting | None:
 
 def _source(name: str, value: Any, part: Processors) -> str:
     return "slice" if part.defaults.get(name) == value else "processor"
-
-
-def _default_queue() -> Setting:
-    return Setting(get_settings().QUEUE, "settings" if is_set("queue") else "library")
-
-
-def _default(field: Any) -> Any:
-    """Return the value of a field that is not set."""
-    if field.name == "mode":
-        return "staged"
-    return None if field.default is MISSING else field.default
 
 
 def _plain(value: Any) -> Any:

@@ -286,7 +286,7 @@ class ChainsPruned(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class ChildCrashed(Event):
+class ChildDied(Event):
     """A child process died while it ran an attempt. ``exitcode``: negative for the signal that killed it.
 
     ``job_id``: for a record, its primary key as text.

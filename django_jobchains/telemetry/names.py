@@ -66,197 +66,162 @@ class MetricName(NamedTuple):
     attributes: tuple[str, ...]
 
 
-SENT = MetricName("messaging.client.sent.messages", "counter", "{message}", "Jobs that were created", (JOB_TYPE, QUEUE))
-CONSUMED = MetricName(
-    "messaging.client.consumed.messages",
-    "counter",
-    "{message}",
-    "Attempts at jobs and records that have ended",
-    (JOB_TYPE, QUEUE),
+def _counter(name: str, unit: str, description: str, *attributes: str) -> MetricName:
+    return MetricName(name, "counter", unit, description, attributes)
+
+
+def _up_down_counter(name: str, unit: str, description: str, *attributes: str) -> MetricName:
+    return MetricName(name, "updowncounter", unit, description, attributes)
+
+
+def _gauge(name: str, unit: str, description: str, *attributes: str) -> MetricName:
+    return MetricName(name, "gauge", unit, description, attributes)
+
+
+def _histogram(name: str, description: str, *attributes: str) -> MetricName:
+    """Return a histogram of durations."""
+    return MetricName(name, "histogram", "s", description, attributes)
+
+
+SENT = _counter("messaging.client.sent.messages", "{message}", "Jobs that were created", JOB_TYPE, QUEUE)
+CONSUMED = _counter(
+    "messaging.client.consumed.messages", "{message}", "Attempts at jobs and records that have ended", JOB_TYPE, QUEUE
 )
-PROCESS_DURATION = MetricName(
+PROCESS_DURATION = _histogram(
     "messaging.process.duration",
-    "histogram",
-    "s",
     "Duration of attempts, without the hooks of records",
-    (JOB_TYPE, QUEUE, OUTCOME, ERROR_TYPE),
+    JOB_TYPE,
+    QUEUE,
+    OUTCOME,
+    ERROR_TYPE,
 )
-OPERATION_DURATION = MetricName(
+OPERATION_DURATION = _histogram(
     "messaging.client.operation.duration",
-    "histogram",
-    "s",
     "Duration of the library's own transactions, never sampled; of records, by the name of their worker",
-    (OPERATION, JOB_TYPE, ERROR_TYPE),
+    OPERATION,
+    JOB_TYPE,
+    ERROR_TYPE,
 )
-WAIT_DURATION = MetricName(
-    "jobchains.job.wait.duration",
-    "histogram",
-    "s",
-    "From when a job or a record was due until its first attempt began",
-    (JOB_TYPE, QUEUE),
+WAIT_DURATION = _histogram(
+    "jobchains.job.wait.duration", "From when a job or a record was due until its first attempt began", JOB_TYPE, QUEUE
 )
-HOOK_DURATION = MetricName(
-    "jobchains.record.hook.duration", "histogram", "s", "Duration of hooks of records", (JOB_TYPE, HOOK, ERROR_TYPE)
+HOOK_DURATION = _histogram("jobchains.record.hook.duration", "Duration of hooks of records", JOB_TYPE, HOOK, ERROR_TYPE)
+CHAIN_DURATION = _histogram(
+    "jobchains.chain.duration", "From the creation of a chain to its end", CHAIN_TYPE, CHAIN_STATUS
 )
-CHAIN_DURATION = MetricName(
-    "jobchains.chain.duration",
-    "histogram",
-    "s",
-    "From the creation of a chain to its end",
-    (CHAIN_TYPE, CHAIN_STATUS),
+ATTEMPT_ENDED = _counter("jobchains.attempt.ended", "{attempt}", "Attempts by their outcome", JOB_TYPE, OUTCOME)
+REAPED = _counter("jobchains.job.reaped", "{job}", "Jobs and records whose worker died or hung", JOB_TYPE, OUTCOME)
+LEASE_LOST = _counter(
+    "jobchains.lease.lost", "{lease}", "Attempts that could not write their outcome", JOB_TYPE, REASON
 )
-ATTEMPT_ENDED = MetricName(
-    "jobchains.attempt.ended", "counter", "{attempt}", "Attempts by their outcome", (JOB_TYPE, OUTCOME)
-)
-REAPED = MetricName(
-    "jobchains.job.reaped", "counter", "{job}", "Jobs and records whose worker died or hung", (JOB_TYPE, OUTCOME)
-)
-LEASE_LOST = MetricName(
-    "jobchains.lease.lost", "counter", "{lease}", "Attempts that could not write their outcome", (JOB_TYPE, REASON)
-)
-SLOT_STUCK = MetricName(
-    "jobchains.slot.stuck", "counter", "{slot}", "Handlers that did not stop when asked to", (JOB_TYPE, REASON)
-)
-CHAIN_ENDED = MetricName(
-    "jobchains.chain.ended", "counter", "{chain}", "Chains by how they ended", (CHAIN_TYPE, CHAIN_STATUS)
-)
-BLOCKED_FAILED = MetricName(
+SLOT_STUCK = _counter("jobchains.slot.stuck", "{slot}", "Handlers that did not stop when asked to", JOB_TYPE, REASON)
+CHAIN_ENDED = _counter("jobchains.chain.ended", "{chain}", "Chains by how they ended", CHAIN_TYPE, CHAIN_STATUS)
+BLOCKED_FAILED = _counter(
     "jobchains.blocked.failed",
-    "counter",
     "{job}",
     "Jobs that failed without an attempt, because a blocker failed or was cancelled",
-    (JOB_TYPE,),
+    JOB_TYPE,
 )
-RECORD_CANCELLED = MetricName(
-    "jobchains.record.cancelled",
-    "counter",
-    "{record}",
-    "Records that were cancelled instead of being started",
-    (JOB_TYPE,),
+RECORD_CANCELLED = _counter(
+    "jobchains.record.cancelled", "{record}", "Records that were cancelled instead of being started", JOB_TYPE
 )
-OUTCOME_DELAYED = MetricName(
-    "jobchains.outcome.delayed", "counter", "{outcome}", "Outcomes that could not be written for a while", (JOB_TYPE,)
+OUTCOME_DELAYED = _counter(
+    "jobchains.outcome.delayed", "{outcome}", "Outcomes that could not be written for a while", JOB_TYPE
 )
-CHILD_CRASHED = MetricName(
-    "jobchains.child.crashed",
-    "counter",
-    "{process}",
-    "Child processes that died while they ran an attempt",
-    (JOB_TYPE,),
+CHILD_CRASHED = _counter(
+    "jobchains.child.crashed", "{process}", "Child processes that died while they ran an attempt", JOB_TYPE
 )
-CHILD_KILLED = MetricName(
+CHILD_KILLED = _counter(
     "jobchains.child.killed",
-    "counter",
     "{process}",
     "Child processes that were killed because their attempt did not stop when asked to",
-    (JOB_TYPE, REASON),
+    JOB_TYPE,
+    REASON,
 )
-CHILD_RECYCLED = MetricName(
+CHILD_RECYCLED = _counter(
     "jobchains.child.recycled",
-    "counter",
     "{process}",
     "Child processes that were replaced because they had reached a limit of their pool",
-    (POOL_LEVEL, POOL_KEY),
+    POOL_LEVEL,
+    POOL_KEY,
 )
-ISOLATION_WEAKENED = MetricName(
+ISOLATION_WEAKENED = _counter(
     "jobchains.isolation.weakened",
-    "counter",
     "{failure}",
     "Failures to start child processes after which attempts run with a weaker isolation",
-    (REQUESTED_LEVEL, ACTUAL_LEVEL),
+    REQUESTED_LEVEL,
+    ACTUAL_LEVEL,
 )
-ISOLATION_FAILED = MetricName(
+ISOLATION_FAILED = _counter(
     "jobchains.isolation.failed",
-    "counter",
     "{failure}",
     "Failures to start child processes of a strict isolation, whose jobs wait",
-    (REQUESTED_LEVEL,),
+    REQUESTED_LEVEL,
 )
-THREAD_FAILED = MetricName(
-    "jobchains.thread.failed", "counter", "{failure}", "Errors that ended the step of a worker's thread", (THREAD,)
+THREAD_FAILED = _counter(
+    "jobchains.thread.failed", "{failure}", "Errors that ended the step of a worker's thread", THREAD
 )
-PROCESS_ENDED = MetricName(
+PROCESS_ENDED = _counter(
     "jobchains.process.ended",
-    "counter",
     "{process}",
     "Worker processes of a supervisor that ended, or that could not be started or replaced",
-    (PROCESS_OUTCOME,),
+    PROCESS_OUTCOME,
 )
-NOTIFIER_FAILED = MetricName(
-    "jobchains.notifier.failed",
-    "counter",
-    "{failure}",
-    "Lost connections of listeners, and failures to connect again",
-    (BACKEND,),
+NOTIFIER_FAILED = _counter(
+    "jobchains.notifier.failed", "{failure}", "Lost connections of listeners, and failures to connect again", BACKEND
 )
-CODEC_FAILED = MetricName(
+CODEC_FAILED = _counter(
     "jobchains.codec.failed",
-    "counter",
     "{payload}",
     "Payloads, errors and log lines that could not be encoded or decoded",
-    (OPERATION, ERROR_TYPE),
+    OPERATION,
+    ERROR_TYPE,
 )
-SLOTS = MetricName(
-    "jobchains.worker.slots", "updowncounter", "{slot}", "Slots of this process", (SLOT_STATE, SLOT_KIND)
-)
-SLOT_PEAK = MetricName(
+SLOTS = _up_down_counter("jobchains.worker.slots", "{slot}", "Slots of this process", SLOT_STATE, SLOT_KIND)
+SLOT_PEAK = _gauge(
     "jobchains.worker.slots.peak",
-    "gauge",
     "{slot}",
-    "The most slots of this process that were in use at once since the metrics were last collected. `thread` includes "
-    "the slots that wait for child processes",
-    (SLOT_KIND,),
+    "The most slots of this process that were in use at once since the metrics were last collected. `thread` includes the slots that wait for child processes",
+    SLOT_KIND,
 )
-HANDLERS_PEAK = MetricName(
+HANDLERS_PEAK = _gauge(
     "jobchains.record.handlers.peak",
-    "gauge",
     "{record}",
     "The most handlers of records that ran at once in this process since the metrics were last collected",
-    (JOB_TYPE,),
+    JOB_TYPE,
 )
-POOL_CHILDREN = MetricName(
+POOL_CHILDREN = _up_down_counter(
     "jobchains.pool.children",
-    "updowncounter",
     "{process}",
     "Child processes of this process's workers",
-    (POOL_LEVEL, POOL_KEY, POOL_STATE),
+    POOL_LEVEL,
+    POOL_KEY,
+    POOL_STATE,
 )
-POOL_WAITING = MetricName(
-    "jobchains.pool.waiting",
-    "updowncounter",
-    "{attempt}",
-    "Attempts that wait for a child process",
-    (POOL_LEVEL, POOL_KEY),
+POOL_WAITING = _up_down_counter(
+    "jobchains.pool.waiting", "{attempt}", "Attempts that wait for a child process", POOL_LEVEL, POOL_KEY
 )
-POOL_MEMORY = MetricName(
-    "jobchains.pool.memory", "updowncounter", "By", "Resident memory of child processes", (POOL_LEVEL, POOL_KEY)
+POOL_MEMORY = _up_down_counter(
+    "jobchains.pool.memory", "By", "Resident memory of child processes", POOL_LEVEL, POOL_KEY
 )
-QUEUE_JOBS = MetricName(
-    "jobchains.queue.jobs", "gauge", "{job}", "Jobs that have not ended, counted to a limit", (QUEUE, JOB_STATUS)
+QUEUE_JOBS = _gauge("jobchains.queue.jobs", "{job}", "Jobs that have not ended, counted to a limit", QUEUE, JOB_STATUS)
+OLDEST_DUE = _gauge("jobchains.queue.oldest_due.age", "s", "How long the oldest due job waits", QUEUE)
+QUEUE_RECORDS = _gauge(
+    "jobchains.queue.records", "{record}", "Records by their state, counted to a limit", QUEUE, JOB_TYPE, JOB_STATUS
 )
-OLDEST_DUE = MetricName("jobchains.queue.oldest_due.age", "gauge", "s", "How long the oldest due job waits", (QUEUE,))
-QUEUE_RECORDS = MetricName(
-    "jobchains.queue.records",
-    "gauge",
-    "{record}",
-    "Records by their state, counted to a limit",
-    (QUEUE, JOB_TYPE, JOB_STATUS),
+OLDEST_RECORD = _gauge(
+    "jobchains.queue.oldest_record.age", "s", "How long the oldest due record waits", QUEUE, JOB_TYPE
 )
-OLDEST_RECORD = MetricName(
-    "jobchains.queue.oldest_record.age", "gauge", "s", "How long the oldest due record waits", (QUEUE, JOB_TYPE)
-)
-STRANDED = MetricName(
+STRANDED = _gauge(
     "jobchains.blocked.stranded",
-    "gauge",
     "{job}",
     "Blocked jobs that waited for nothing, found in the last ten minutes: must be 0",
-    (),
 )
-NOTIFIER_CONNECTED = MetricName(
-    "jobchains.notifier.connected", "gauge", "1", "1 while wake-ups can arrive, 0 while workers poll", (BACKEND,)
+NOTIFIER_CONNECTED = _gauge(
+    "jobchains.notifier.connected", "1", "1 while wake-ups can arrive, 0 while workers poll", BACKEND
 )
-OLDEST_TRANSACTION = MetricName(
-    "jobchains.database.oldest_transaction.age", "gauge", "s", "Age of the database's oldest open transaction", ()
+OLDEST_TRANSACTION = _gauge(
+    "jobchains.database.oldest_transaction.age", "s", "Age of the database's oldest open transaction"
 )
 
 METRICS = tuple(value for value in list(vars().values()) if isinstance(value, MetricName))

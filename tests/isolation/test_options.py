@@ -12,7 +12,7 @@ from django_jobchains.conf import get_settings
 from django_jobchains.exceptions import InvalidDeclaration, RegistryError
 from django_jobchains.pools import ChildSession, Isolation, RemoteError, ReusablePool, presets
 from django_jobchains.processors import Processors, Registry
-from django_jobchains.telemetry.child_processes import telemetry_request
+from django_jobchains.telemetry.tracing import telemetry_request
 from django_jobchains.worker import Worker
 from django_jobchains.worker.isolated import child_attempt
 

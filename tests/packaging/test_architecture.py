@@ -1,6 +1,8 @@
-"""The architecture page names files and classes that exist, and covers every part of the package."""
+"""The architecture page names files and classes that exist, and covers every part of the package; names are unique."""
 
+import ast
 import re
+from collections import Counter
 from pathlib import Path
 
 import django_jobchains
@@ -40,3 +42,10 @@ def test_the_page_covers_every_part_of_the_package() -> None:
 def test_the_page_is_parsed() -> None:
     assert ("JobType.item", "declare/job_types.py") in PLACES
     assert "worker/claim_loop.py" in PATHS
+
+
+def test_no_two_classes_have_the_same_name() -> None:
+    """Django requires the names of commands and migrations."""
+    trees = [ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")]
+    names = Counter(node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef))
+    assert {name for name, count in names.items() if count > 1} == {"Command", "Migration"}

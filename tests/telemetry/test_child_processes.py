@@ -9,7 +9,7 @@ from django_jobchains import chains
 from django_jobchains.children.child_process import close_preload
 from django_jobchains.isolation import Isolation
 from django_jobchains.models import Job
-from django_jobchains.telemetry.events import AttemptEnded, AttemptStarted, ChildCrashed, ChildKilled, JobCreated
+from django_jobchains.telemetry.events import AttemptEnded, AttemptStarted, ChildDied, ChildKilled, JobCreated
 from tests.isolation.app.traced_jobs import URL, set_up_tracing
 from tests.records.models import Export
 from tests.support.attempts import committed
@@ -151,7 +151,7 @@ def test_deaths_of_child_processes_are_events(events, recorded, processors, star
     crashed, killed = dies.enqueue("SIGKILL"), hangs(lambda job: None).enqueue()
     start_worker()
     until(lambda: killed.refresh().status == "failed" and recorded.all("process isolation.dies"))
-    assert {(event.job_id, event.exitcode) for event in events.of(ChildCrashed)} == {(crashed.id, -signal.SIGKILL)}
+    assert {(event.job_id, event.exitcode) for event in events.of(ChildDied)} == {(crashed.id, -signal.SIGKILL)}
     assert [(event.job_id, event.reason) for event in events.of(ChildKilled)] == [(killed.id, "timed_out")]
     # A crash does not count as an attempt, so the job is retried, and each attempt has a span.
     assert outcomes_of(recorded.all("process isolation.dies")[0]) == ["retried"]

@@ -69,7 +69,7 @@ COUNTED = [
      "⊘ shop 1 cancelled before it started", "jobchains.record.cancelled", "shop"),
     (events.OutcomeDelayed("w", A, "ship", 9.04, "no"), "WARNING",
      f"! ship {A} has ended, not stored for 9.0 s: no", "jobchains.outcome.delayed", "ship"),
-    (events.ChildCrashed("w", A, "ship", 7, -9, "killed"), "WARNING",
+    (events.ChildDied("w", A, "ship", 7, -9, "killed"), "WARNING",
      f"! ship {A}, process 7: killed", "jobchains.child.crashed", "ship"),
     (events.ChildKilled("w", "1", "shop", 7, "timed_out"), "WARNING",
      "! shop 1, process 7 was killed: timed out", "jobchains.child.killed", "shop timed_out"),

@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import sys
+from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -13,8 +14,9 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 
 from django_jobchains.children.limits import resident_bytes
+from django_jobchains.cli.converters import positive, seconds
 from django_jobchains.db.libpq import add_network_options
-from django_jobchains.management.worker_options import add_worker_options
+from django_jobchains.isolation import parse_size
 from django_jobchains.telemetry import add_sink, log, logger, remove_sink
 from django_jobchains.telemetry.terminal import TerminalSink
 from django_jobchains.telemetry.tracing import flush
@@ -41,7 +43,7 @@ class Command(BaseCommand):
     help = "Runs jobs until SIGTERM or SIGINT: the first waits for running handlers, the second does not."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        add_worker_options(parser)
+        _add_options(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
         link = ParentLink.from_environment()
@@ -254,3 +256,57 @@ def _replace_reason(worker: Worker, options: dict[str, Any]) -> str:
     if max_active and worker.active_seconds > max_active:
         return f"active for {worker.active_seconds:.0f} s"
     return ""
+
+
+def _add_options(parser: CommandParser) -> None:
+    parser.add_argument("--slots", type=positive, help="attempts that run at once (JOBCHAINS['SLOTS'])")
+    parser.add_argument(
+        "--async-slots",
+        type=positive,
+        help="the same for async handlers (JOBCHAINS['ASYNC_SLOTS'])",
+    )
+    parser.add_argument("--queue", action="append", metavar="NAME", help="queue to serve; repeatable (default: all)")
+    parser.add_argument(
+        "--type", action="append", metavar="PATTERN", help="types to run: shop.*; repeatable (default: all)"
+    )
+    parser.add_argument("--database", metavar="ALIAS", help="database alias of the job tables (JOBCHAINS['DATABASE'])")
+    parser.add_argument("--burst", action="store_true", help="exit when nothing is due")
+    parser.add_argument("--max-jobs", type=positive, metavar="N", help="exit, or be replaced, after N jobs")
+    parser.add_argument(
+        "--max-rss", type=_size, metavar="SIZE", help="exit, or be replaced, above this memory: 500M, 2G"
+    )
+    parser.add_argument(
+        "--max-active", type=seconds, metavar="SECONDS", help="claim nothing after this time, and exit, or be replaced"
+    )
+    parser.add_argument(
+        "--shutdown-timeout",
+        type=seconds,
+        metavar="SECONDS",
+        help="how long to wait for running handlers (JOBCHAINS['SHUTDOWN_SECONDS'])",
+    )
+    parser.add_argument(
+        "--maintenance-only", action="store_true", help="run no jobs: take back those of dead workers, and prune"
+    )
+    parser.add_argument("--name", help="worker name instead of the host's name")
+    parser.add_argument(
+        "--processes", type=positive, metavar="N", help="run N worker processes, and restart those that exit"
+    )
+    parser.add_argument("--reload", action="store_true", help="restart when a Python file changes; for development")
+    parser.add_argument("--health-port", type=_port, metavar="PORT", help="answer /live and /ready over HTTP")
+    parser.add_argument(
+        "--health-host", default="127.0.0.1", metavar="ADDRESS", help="for --health-port (default: 127.0.0.1)"
+    )
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 65535:
+        raise ArgumentTypeError(f"{text!r} must be a port, 1 to 65535")
+    return int(text)
+
+
+def _size(text: str) -> int:
+    """Return bytes. A number without a unit is more likely a mistake."""
+    size = parse_size(text)
+    if not size or text.isdecimal():
+        raise ArgumentTypeError(f"{text!r} must be a whole number with K, M or G, as in 500M")
+    return size

@@ -184,8 +184,15 @@ class Instruments:
             is_recorded = tally.add(_VALUES[kind](event))
             if is_recorded and isinstance(event, ChainEnded):
                 self._record(names.CHAIN_DURATION, event.seconds, event.type_name, event.status)
-        elif take := _TAKERS.get(kind):
-            take(self, event)
+        elif isinstance(event, AttemptEnded):
+            self._attempt_ended(event)
+        elif isinstance(event, OperationEnded):
+            self._record(names.OPERATION_DURATION, event.seconds, event.operation, event.type_name, event.error_type)
+        elif isinstance(event, RecordHookEnded):
+            if self._hooks.add((event.type_name, event.hook, event.error_type)):
+                self._record(names.HOOK_DURATION, event.seconds, event.type_name, event.hook, event.error_type)
+        elif isinstance(event, AttemptAbandoned) and event.kind == "record":
+            self._count(names.LEASE_LOST, event.type_name, event.reason)
 
     def _tally(self, metric: MetricName) -> Tally:
         """Return a tally whose counts are added to a counter."""
@@ -206,17 +213,6 @@ class Instruments:
             self._record(names.WAIT_DURATION, event.wait_seconds, event.type_name, event.queue)
         if event.abandoned_reason:
             self._count(names.LEASE_LOST, event.type_name, event.abandoned_reason)
-
-    def _attempt_abandoned(self, event: AttemptAbandoned) -> None:
-        if event.kind == "record":
-            self._count(names.LEASE_LOST, event.type_name, event.reason)
-
-    def _hook_ended(self, event: RecordHookEnded) -> None:
-        if self._hooks.add((event.type_name, event.hook, event.error_type)):
-            self._record(names.HOOK_DURATION, event.seconds, event.type_name, event.hook, event.error_type)
-
-    def _operation_ended(self, event: OperationEnded) -> None:
-        self._record(names.OPERATION_DURATION, event.seconds, event.operation, event.type_name, event.error_type)
 
     def _count(self, metric: MetricName, *values: str, count: int = 1) -> None:
         key = tuple(self._attributes_of(metric, values).items())
@@ -242,14 +238,6 @@ class Instruments:
         return [Observation(count, dict(attributes)) for attributes, count in totals.items()]
 
 
-_TAKERS: dict[type[Event], Callable[[Instruments, Any], None]] = {
-    AttemptEnded: Instruments._attempt_ended,
-    AttemptAbandoned: Instruments._attempt_abandoned,
-    OperationEnded: Instruments._operation_ended,
-    RecordHookEnded: Instruments._hook_ended,
-}
-
-
 def _values_of(counter: MetricName) -> Callable[[Event], Any]:
     """Return a function that returns the values of a counter's attributes for an event."""
     get = attrgetter(*(names.EVENT_FIELDS[attribute] for attribute in counter.attributes))
@@ -260,7 +248,7 @@ _KINDS = [kind for kind in vars(events).values() if isinstance(kind, type) and i
 #: By the kinds of events that have a counter.
 _VALUES = {kind: _values_of(kind.counter) for kind in _KINDS if kind.counter is not None}
 #: The details that are counted or recorded.
-_DETAILS = [kind for kind in _KINDS if issubclass(kind, DetailEvent) and (kind in _VALUES or kind in _TAKERS)]
+_DETAILS = [OperationEnded, RecordHookEnded, *(kind for kind in _VALUES if issubclass(kind, DetailEvent))]
 
 
 class Gauges:
@@ -280,11 +268,14 @@ class Gauges:
         self._stranded: deque[tuple[float, int]] = deque(maxlen=1000)
         observed: dict[MetricName, tuple[Callable[[], Numbers], Combine]] = {
             names.SLOTS: (self._slots, sum),
-            names.SLOT_PEAK: (self._slot_peaks, sum),
-            names.HANDLERS_PEAK: (self._handler_peaks, sum),
+            names.SLOT_PEAK: (
+                lambda: (((kind,), peak) for worker in workers() for kind, peak in worker.slot_peaks().items()),
+                sum,
+            ),
+            names.HANDLERS_PEAK: (lambda: (((name,), peak) for name, peak in record_peaks.take().items()), sum),
             names.POOL_CHILDREN: (self._pool_children, sum),
-            names.POOL_WAITING: (self._pool_waiting, sum),
-            names.POOL_MEMORY: (self._pool_memory, sum),
+            names.POOL_WAITING: (lambda: (((each.level, each.key), each.waiting) for each in self._pools()), sum),
+            names.POOL_MEMORY: (lambda: (((each.level, each.key), each.memory_bytes) for each in self._pools()), sum),
             names.STRANDED: (self._stranded_jobs, sum),
             names.NOTIFIER_CONNECTED: (self._notifiers, max),
             names.QUEUE_JOBS: (partial(self._measured, names.QUEUE_JOBS), sum),
@@ -325,22 +316,10 @@ class Gauges:
             for kind, state, count in worker.slot_counts():
                 yield (state, kind), count
 
-    def _slot_peaks(self) -> Numbers:
-        return (((kind,), peak) for worker in workers() for kind, peak in worker.slot_peaks().items())
-
-    def _handler_peaks(self) -> Numbers:
-        return (((name,), peak) for name, peak in record_peaks.take().items())
-
     def _pool_children(self) -> Numbers:
         for pool in self._pools():
             yield (pool.level, pool.key, "idle"), pool.idle
             yield (pool.level, pool.key, "busy"), pool.busy
-
-    def _pool_waiting(self) -> Numbers:
-        return (((pool.level, pool.key), pool.waiting) for pool in self._pools())
-
-    def _pool_memory(self) -> Numbers:
-        return (((pool.level, pool.key), pool.memory_bytes) for pool in self._pools())
 
     def _pools(self) -> Iterator[PoolCount]:
         for worker in workers():

@@ -19,8 +19,7 @@ from django_jobchains.store import Store, get_store
 from django_jobchains.store.errors import is_database_away
 from django_jobchains.store.record_tables import RecordKey
 from django_jobchains.store.rows import ClaimedJob
-from django_jobchains.telemetry.child_processes import ChildTelemetry
-from django_jobchains.telemetry.tracing import AttemptSpans
+from django_jobchains.telemetry.tracing import AttemptSpans, ChildTelemetry
 from django_jobchains.worker.isolated.child_loop import this_loop
 from django_jobchains.worker.isolated.messages import (
     ended_message,

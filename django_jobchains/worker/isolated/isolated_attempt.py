@@ -19,7 +19,7 @@ from django_jobchains.handlers.job_log import AttemptLog
 from django_jobchains.pools import Call, ChildCrashed
 from django_jobchains.store.rows import AttemptKey, ClaimedJob, Effects
 from django_jobchains.telemetry import events, report
-from django_jobchains.telemetry.child_processes import report_message, telemetry_request
+from django_jobchains.telemetry.tracing import report_message, telemetry_request
 from django_jobchains.worker.isolated.child_attempt import BEGIN
 from django_jobchains.worker.isolated.messages import attempt_request, outcome_of_message
 
@@ -173,7 +173,7 @@ class IsolatedAttempt:
 def report_death(signal: AbortSignal, worker: str, id: Any, type_name: str, pid: int, error: ChildCrashed) -> None:
     """Report that a child process crashed during an attempt, or was killed because the attempt did not stop."""
     if signal.reason is None:
-        report(events.ChildCrashed(worker, id, type_name, pid, error.exitcode, str(error)))
+        report(events.ChildDied(worker, id, type_name, pid, error.exitcode, str(error)))
     else:
         report(events.ChildKilled(worker, id, type_name, pid, signal.reason))
 

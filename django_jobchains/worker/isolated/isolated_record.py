@@ -20,7 +20,7 @@ from django_jobchains.pools import (
     RemoteError,
 )
 from django_jobchains.store.record_tables import RecordEnd
-from django_jobchains.telemetry.child_processes import report_message, telemetry_request
+from django_jobchains.telemetry.tracing import report_message, telemetry_request
 from django_jobchains.text.errors import clean, describe, log_error
 from django_jobchains.worker.isolated.child_attempt import ENDING, RECORD_TARGET
 from django_jobchains.worker.isolated.isolated_attempt import error_of_killed, report_death

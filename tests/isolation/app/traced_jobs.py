@@ -9,11 +9,11 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 from django_jobchains.processors import Batch, Processors, RunningJob
-from django_jobchains.telemetry import child_processes
+from django_jobchains.telemetry import tracing
 
 processors = Processors()
 #: Spans whose export takes longer are lost with their process, also if only the machine is busy.
-child_processes.FLUSH_SECONDS = 20.0
+tracing.FLUSH_SECONDS = 20.0
 
 #: The environment variable with the URL to export to.
 URL = "JOBCHAINS_TEST_TRACES"
