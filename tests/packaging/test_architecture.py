@@ -1,4 +1,4 @@
-"""The architecture page names files and classes that exist, and covers every part of the package; names are unique."""
+"""The architecture page names files and classes that exist, and covers every part of the package. Names are unique."""
 
 import ast
 import re
