@@ -181,7 +181,8 @@ SLOTS = _up_down_counter("jobchains.worker.slots", "{slot}", "Slots of this proc
 SLOT_PEAK = _gauge(
     "jobchains.worker.slots.peak",
     "{slot}",
-    "The most slots of this process that were in use at once since the metrics were last collected. `thread` includes the slots that wait for child processes",
+    "The most slots of this process that were in use at once since the metrics were last collected. `thread` includes "
+    "the slots that wait for child processes",
     SLOT_KIND,
 )
 HANDLERS_PEAK = _gauge(
