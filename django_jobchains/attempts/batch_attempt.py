@@ -20,8 +20,9 @@ from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.handlers.batch import Batch, BatchJob, BatchSignal
 from django_jobchains.handlers.running_job import Continuation
 from django_jobchains.models import Chain
+from django_jobchains.store.database import OpenTransaction
 from django_jobchains.store.leases import lost_reason
-from django_jobchains.store.rows import ClaimedJob, Effects, FinishedJob, HeldLease, OpenTransaction
+from django_jobchains.store.rows import ClaimedJob, Effects, FinishedJob, HeldLease
 
 
 class BatchAttempt(Attempt[Outcome]):

@@ -32,8 +32,9 @@ from django_jobchains.handlers.job_log import JobLogBuffer
 from django_jobchains.handlers.running_job import Continuation, ContinuationOptions, RunningJob
 from django_jobchains.models import Chain
 from django_jobchains.store import Store
+from django_jobchains.store.database import OpenTransaction
 from django_jobchains.store.leases import lost_reason
-from django_jobchains.store.rows import ClaimedJob, Effects, FinishedJob, HeldLease, OpenTransaction
+from django_jobchains.store.rows import ClaimedJob, Effects, FinishedJob, HeldLease
 from django_jobchains.telemetry.tracing import OWN_SPANS, AttemptSpans
 
 

@@ -30,10 +30,10 @@ from django_jobchains.records.errors import RecordHidden, RecordLost, Requeue, i
 from django_jobchains.records.processor import RecordRun
 from django_jobchains.records.saving import leave_out
 from django_jobchains.store import Store
+from django_jobchains.store.database import OpenTransaction
 from django_jobchains.store.errors import blames_row
 from django_jobchains.store.record_tables import RecordEnd, RecordKey, RecordTable
 from django_jobchains.store.records import lost_reason
-from django_jobchains.store.rows import OpenTransaction
 from django_jobchains.telemetry import observes, report
 from django_jobchains.telemetry.events import RecordHookEnded
 from django_jobchains.telemetry.probes import record_peaks

@@ -24,8 +24,9 @@ from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.handlers.running_job import PrepareMode
 from django_jobchains.middleware.hooks import Middleware, around, defines
 from django_jobchains.store import Store
+from django_jobchains.store.database import OpenTransaction
 from django_jobchains.store.errors import is_lock_timeout
-from django_jobchains.store.rows import HeldLease, OpenTransaction
+from django_jobchains.store.rows import HeldLease
 from django_jobchains.telemetry.tracing import phase
 from django_jobchains.text.errors import log_error
 

@@ -23,7 +23,7 @@ from django_jobchains.records.declarations import RecordType
 from django_jobchains.records.operations import RecordQuerySet
 from django_jobchains.store import Store, get_store
 from django_jobchains.store.errors import is_lock_timeout
-from django_jobchains.store.queues import QueueRule
+from django_jobchains.store.jobs import QueueRule
 from django_jobchains.store.stats import MAX_GROUPS, DatabaseFacts, FailingType, HeldGroup, PendingGroup
 from django_jobchains.store.workers import WorkerFacts
 from django_jobchains.telemetry import names

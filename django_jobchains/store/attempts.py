@@ -11,21 +11,12 @@ from django_jobchains.exceptions import JobLocked
 from django_jobchains.payloads.codecs import encode_json, encode_text, get_codec
 from django_jobchains.statuses import FINAL
 from django_jobchains.store.blockers import Blockers
-from django_jobchains.store.database import Database, Part, ids_json, rows_json, statement
-from django_jobchains.store.deferred_writes import FENCE
+from django_jobchains.store.database import Database, OpenTransaction, Part, ids_json, rows_json, statement
 from django_jobchains.store.errors import is_lock_timeout, retried
-from django_jobchains.store.fenced_writes import FencedWrites, Written
 from django_jobchains.store.jobs import Jobs
 from django_jobchains.store.last_jobs import LastJobs
-from django_jobchains.store.rows import (
-    AttemptKey,
-    Effects,
-    FailedTry,
-    FailureKind,
-    FinishedJob,
-    NewJob,
-    OpenTransaction,
-)
+from django_jobchains.store.rows import AttemptKey, Effects, FailedTry, FailureKind, FinishedJob, NewJob
+from django_jobchains.store.writes import FENCE, FencedWrites, Written
 
 _FINISHED = "job_id uuid, n int, output text"
 _FAILED = "job_id uuid, n int, error text, traceback text, run_at timestamptz, delay_seconds float, kind text"

@@ -20,11 +20,11 @@ from django_jobchains.payloads.codecs import encode_json
 from django_jobchains.statuses import FINAL
 from django_jobchains.store.blockers import Blockers
 from django_jobchains.store.database import Database, Part, ids_json, statement
-from django_jobchains.store.deferred_writes import DeferredWrites
 from django_jobchains.store.errors import is_lock_timeout, retried
 from django_jobchains.store.jobs import Jobs
 from django_jobchains.store.last_jobs import LastJob, LastJobs
 from django_jobchains.store.rows import ChainEnd, ChainLifetime, Effects, NewJob
+from django_jobchains.store.writes import DeferredWrites
 
 #: The limit of references to a chain that an error names.
 MAX_NAMED = 5

@@ -18,7 +18,6 @@ from django.db import DatabaseError, IntegrityError, OperationalError, connectio
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_jobchains.db.connections import own_statements
-from django_jobchains.store.rows import OpenTransaction
 
 Arguments = TypeVarTuple("Arguments")
 
@@ -38,6 +37,16 @@ class Tables:
     queue: str = '"django_jobchains_queuestate"'
     attempt_count: str = '"django_jobchains_attemptcount"'
     key_lock: str = '"django_jobchains_keylock"'
+
+
+@dataclass(slots=True)
+class OpenTransaction:
+    """The caller's transaction: ``lock`` fills it in, and later calls rely on it."""
+
+    #: The database's id of the transaction, by which later calls notice that it has ended.
+    id: str | None = None
+    #: The job's chain, if no job waited for it after the lock. Only this transaction can change that until it ends.
+    unawaited_chain_id: UUID | None = None
 
 
 class Database(ABC):
@@ -352,7 +361,7 @@ class Database(ABC):
         return f"(COALESCE(cancel_requested_at = cancel_requested_at, false) OR {self.is_to_be_cancelled('chain_id')})"
 
     def is_to_be_cancelled(self, chain_id: str) -> str:
-        """SQL of whether ``chains.cancel`` found the chain's job locked: see ``deferred_writes``."""
+        """SQL of whether ``chains.cancel`` found the chain's job locked: see ``DeferredWrites``."""
         condition = f"later.job_id = {chain_id} AND later.kind = 'cancel'"
         return f"EXISTS (SELECT 1 FROM {self.tables.deferred_write} AS later WHERE {condition})"
 

@@ -1,18 +1,26 @@
-"""Deduplication: one chain for each key of a type."""
+"""Deduplication: one chain for each key of a type. Why keys have rows: docs/decisions/0027-key-rows.md."""
 
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal, get_args
+from hashlib import blake2b
+from typing import Any, Literal, get_args
 from uuid import UUID
 
 from django_jobchains.db.ids import chain_ids_of
+from django_jobchains.store.database import Part, statement
+from django_jobchains.store.errors import retried
 from django_jobchains.values import MAX_SECONDS, Choice
 
 #: The length of a stored key, including its tenant.
 KEY_LENGTH = 200
 #: Stored between a tenant and a key: "acme␟order-7". Neither may contain it, so that no two pairs are stored alike.
 TENANT_SEPARATOR = "\N{SYMBOL FOR UNIT SEPARATOR}"
+#: How long the row of an unused key is kept. A transaction with an older snapshot could not see that it was used.
+KEY_SECONDS = 86_400
+#: The columns of keys to find.
+_KEYS = "job_id uuid, type_name text, key text, scope text, seconds float, excluded text"
 
 Scope = Literal["incomplete", "any", "incomplete_or_recent"]
 
@@ -82,3 +90,104 @@ class Deduplicate:
 
 def _is_storable(text: object) -> bool:
     return isinstance(text, str) and text.isprintable() and TENANT_SEPARATOR not in text
+
+
+def lock_id(chain_type_name: str, stored_key: str) -> int:
+    """Return the lock number of a chain type and key: a signed 64-bit hash of both.
+
+    Two keys with the same number would only wait for each other. With a million keys, the chance of that is one in 37
+    million.
+    """
+    # Neither of the two can contain a NUL.
+    digest = blake2b(f"{chain_type_name}\0{stored_key}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)
+
+
+class Keys(Part):
+    """Locks and finds keys in databases where one transaction writes at a time: nothing is stored about keys."""
+
+    def lock(self, lock_ids: Sequence[int]) -> Collection[int]:
+        """Lock keys until the transaction ends. ``lock_ids``: numbers from ``lock_id``, each once, in any order.
+
+        Returns those that do not need ``mark``.
+        """
+        self.db.write_first()
+        return lock_ids
+
+    def find(self, rows: Sequence[dict[str, Any]]) -> list[tuple[Any, ...]]:
+        """Find chains in a second statement, so that it sees what earlier transactions committed.
+
+        ``rows``: the columns of ``_KEYS``. Each result has the id of a new job, and the id and the creation of a chain.
+        """
+        return self.db.fetch(self._with_key, [json.dumps(rows)])
+
+    def mark(self, lock_ids: Collection[int]) -> None:
+        """Make transactions fail that later lock one of these locked keys with a snapshot older than ours."""
+
+    def forget(self, limit: int) -> int:
+        """Delete the rows of at most ``limit`` keys that were not used recently; return how many."""
+        return 0
+
+    @statement
+    def _with_key(self) -> str:
+        """SQL of the chain whose last job is not final, for the scopes except 'any': the jobs before it are completed.
+        If there is none, the newest chain with the key, for the scopes except 'incomplete'.
+        """
+        job, since = self.tables.job, self.db.after(self.db.now, "-d.seconds")
+        return f"""
+            SELECT wanted.job_id, wanted.chain_id,
+                (SELECT {self.db.time_as_text("root.created_at")} FROM {job} AS root WHERE root.id = wanted.chain_id)
+            FROM (SELECT d.job_id, COALESCE(
+                (SELECT job.chain_id FROM {job} AS job WHERE d.scope <> 'any' AND job.deduplication_key = d.key
+                    AND job.status IN ('blocked', 'pending', 'running') AND job.chain_type_name = d.type_name
+                    AND NOT ({self.db.is_listed("job.chain_id", "d.excluded")})
+                    AND (d.seconds IS NULL OR d.scope = 'incomplete_or_recent'
+                        OR (SELECT first.created_at FROM {job} AS first WHERE first.id = job.chain_id) >= {since})
+                    ORDER BY job.created_at DESC LIMIT 1),
+                (SELECT job.id FROM {job} AS job WHERE d.scope <> 'incomplete' AND job.deduplication_key = d.key
+                    AND job.chain_index = 0 AND job.chain_type_name = d.type_name
+                    AND NOT ({self.db.is_listed("job.id", "d.excluded")})
+                    AND job.created_at >= COALESCE({since}, {self.db.beginning}) ORDER BY job.created_at DESC LIMIT 1)
+                ) AS chain_id
+            FROM {self.db.rows(_KEYS)}) AS wanted WHERE wanted.chain_id IS NOT NULL
+        """
+
+
+class KeyRows(Keys):
+    """Locks keys in databases where several transactions write at a time (PostgreSQL): each key has a row."""
+
+    def lock(self, lock_ids: Sequence[int]) -> Collection[int]:
+        """Lock the rows of keys. New rows need no ``mark``: they conflict with older snapshots by themselves."""
+        return {lock_id for (lock_id,) in self.db.fetch(self._lock, [json.dumps(lock_ids)])}
+
+    def mark(self, lock_ids: Collection[int]) -> None:
+        self.db.fetch(self._mark, [json.dumps(list(lock_ids))])
+
+    @retried
+    def forget(self, limit: int) -> int:
+        return len(self.db.fetch(self._forget, [limit]))
+
+    @statement
+    def _lock(self) -> str:
+        # A row that exists is locked in the order of the keys and not changed: the condition of its update is false.
+        return f"""
+            INSERT INTO {self.tables.key_lock} (id, used_at) SELECT key::bigint, clock.now
+            FROM json_array_elements_text(%s::json) AS key CROSS JOIN {self.db.clock} ORDER BY 1
+            ON CONFLICT (id) DO UPDATE SET used_at = EXCLUDED.used_at WHERE false RETURNING id
+        """
+
+    @statement
+    def _mark(self) -> str:
+        ids = self.db.any_of("SELECT key::bigint FROM json_array_elements_text(%s::json) AS key")
+        return f"""
+            UPDATE {self.tables.key_lock} SET used_at = clock.now FROM {self.db.clock} WHERE id {ids} RETURNING id
+        """
+
+    @statement
+    def _forget(self) -> str:
+        unused = f"""
+            SELECT key.id FROM {self.tables.key_lock} AS key
+            WHERE key.used_at < {self.db.after(self.db.now, str(-KEY_SECONDS))}
+            ORDER BY key.used_at LIMIT %s {self.db.skip_lock("key")}
+        """
+        return f"DELETE FROM {self.tables.key_lock} WHERE id {self.db.any_of(unused)} RETURNING id"

@@ -14,15 +14,22 @@ from django_jobchains.payloads.codecs import encode_payloads, encode_text
 from django_jobchains.store.attempts import Attempts
 from django_jobchains.store.chains import Chains
 from django_jobchains.store.database import Database, Part
-from django_jobchains.store.deferred_writes import DeferredRow, DeferredWrites
 from django_jobchains.store.errors import is_conflict, is_database_away, is_out_of_time, is_statement_invalid, retried
 from django_jobchains.store.last_jobs import LastJobs
 from django_jobchains.store.leases import Leases
-from django_jobchains.store.outcome_json import ended_attempt, outcome_json, outcome_values
 from django_jobchains.store.record_operations import RecordOperations
 from django_jobchains.store.record_tables import RecordEnd, RecordTable
 from django_jobchains.store.records import Records, lost_reason
-from django_jobchains.store.rows import Effects, EndedAttempt, FailedTry, FinishedJob
+from django_jobchains.store.rows import (
+    Effects,
+    EndedAttempt,
+    FailedTry,
+    FinishedJob,
+    ended_attempt,
+    outcome_json,
+    outcome_values,
+)
+from django_jobchains.store.writes import DeferredRow, DeferredWrites
 from django_jobchains.text.errors import describe, log_error, log_text, traceback_of
 
 logger = getLogger("django_jobchains")

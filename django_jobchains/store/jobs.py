@@ -1,9 +1,9 @@
-"""Jobs until their attempt begins: creation, with blockers and deduplication, and the claim."""
+"""Jobs until their attempt begins: creation, with blockers and deduplication, the claim, and the rules of queues."""
 
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from django.db import IntegrityError
@@ -12,8 +12,8 @@ from django_jobchains.exceptions import DuplicateJobId
 from django_jobchains.payloads.codecs import encode_payloads, get_codec
 from django_jobchains.store.blockers import Blockers
 from django_jobchains.store.database import Database, Part, statement, statements
+from django_jobchains.store.deduplication import Keys, lock_id
 from django_jobchains.store.errors import retried, retried_at_read_committed
-from django_jobchains.store.keys import Keys, lock_id
 from django_jobchains.store.rows import ClaimedJob, CreatedJob, Effects, NewJob
 
 #: The limit of jobs that one statement creates, so that JSON parameters stay small.
@@ -237,8 +237,7 @@ class Jobs(Part, ABC):
         return existing
 
     def _find_keys(self, jobs: Sequence[NewJob]) -> dict[UUID, CreatedJob]:
-        """Find chains in a second statement, so that it sees what earlier transactions committed."""
-        found = self.db.fetch(self._with_key, [json.dumps([self._key_row(job) for job in jobs])])
+        found = self._keys.find([self._key_row(job) for job in jobs])
         return {
             self.db.id(id_): CreatedJob(self.db.id(chain_id), self.db.time(text), True) for id_, chain_id, text in found
         }
@@ -255,30 +254,51 @@ class Jobs(Part, ABC):
             "excluded": json.dumps([self.db.id_text(id_) for id_ in job.deduplicate.exclude_chain_ids]),
         }
 
-    @statement
-    def _with_key(self) -> str:
-        """SQL of the chain whose last job is not final, for the scopes except 'any': the jobs before it are completed.
-        If there is none, the newest chain with the key, for the scopes except 'incomplete'.
-        """
-        job, since = self.tables.job, self.db.after(self.db.now, "-d.seconds")
-        columns = "job_id uuid, type_name text, key text, scope text, seconds float, excluded text"
-        return f"""
-            SELECT wanted.job_id, wanted.chain_id,
-                (SELECT {self.db.time_as_text("root.created_at")} FROM {job} AS root WHERE root.id = wanted.chain_id)
-            FROM (SELECT d.job_id, COALESCE(
-                (SELECT job.chain_id FROM {job} AS job WHERE d.scope <> 'any' AND job.deduplication_key = d.key
-                    AND job.status IN ('blocked', 'pending', 'running') AND job.chain_type_name = d.type_name
-                    AND NOT ({self.db.is_listed("job.chain_id", "d.excluded")})
-                    AND (d.seconds IS NULL OR d.scope = 'incomplete_or_recent'
-                        OR (SELECT first.created_at FROM {job} AS first WHERE first.id = job.chain_id) >= {since})
-                    ORDER BY job.created_at DESC LIMIT 1),
-                (SELECT job.id FROM {job} AS job WHERE d.scope <> 'incomplete' AND job.deduplication_key = d.key
-                    AND job.chain_index = 0 AND job.chain_type_name = d.type_name
-                    AND NOT ({self.db.is_listed("job.id", "d.excluded")})
-                    AND job.created_at >= COALESCE({since}, {self.db.beginning}) ORDER BY job.created_at DESC LIMIT 1)
-                ) AS chain_id
-            FROM {self.db.rows(columns)}) AS wanted WHERE wanted.chain_id IS NOT NULL
-        """
+
+class QueueRule(NamedTuple):
+    """A queue that is paused, or has a limit, or both."""
+
+    name: str
+    is_paused: bool
+    slot_limit: int | None
+
+
+class Queues(Part):
+    def pause(self, names: Collection[str]) -> None:
+        """Pause queues. A queue that is already paused keeps its time."""
+        self._write("paused_at", "clock.now", f"COALESCE({self.tables.queue}.paused_at, excluded.paused_at)", names)
+
+    def resume(self, names: Collection[str]) -> None:
+        self._write("paused_at", "NULL", "NULL", names)
+
+    def limit(self, name: str, slot_limit: int | None) -> None:
+        """Set how many slots of a worker may run jobs of this queue; None is all of them."""
+        number = "NULL" if slot_limit is None else str(int(slot_limit))
+        self._write("slot_limit", number, "excluded.slot_limit", [name])
+
+    @retried_at_read_committed
+    def rules(self) -> list[QueueRule]:
+        """Return the queues that are paused or limited, in the order of their names."""
+        rows = self.db.fetch(
+            f"""
+            SELECT name, paused_at IS NOT NULL, slot_limit FROM {self.tables.queue}
+            WHERE paused_at IS NOT NULL OR slot_limit IS NOT NULL ORDER BY name
+            """,
+            [],
+        )
+        return [QueueRule(name, bool(is_paused), slot_limit) for name, is_paused, slot_limit in rows]
+
+    @retried
+    def _write(self, column: str, value: str, again: str, names: Collection[str]) -> None:
+        # In one order: two transactions that pause some of the same queues must not deadlock.
+        self.db.fetch(
+            f"""
+            INSERT INTO {self.tables.queue} (name, {column})
+            SELECT d.name, {value} FROM {self.db.rows("name text")} CROSS JOIN {self.db.clock} WHERE true
+            ORDER BY d.name ON CONFLICT (name) DO UPDATE SET {column} = {again} RETURNING name
+            """,
+            [json.dumps([{"name": name} for name in sorted(set(names))])],
+        )
 
 
 def _name(job: NewJob) -> tuple[str, str]:

@@ -8,11 +8,10 @@ from uuid import UUID
 from django.db import OperationalError
 
 from django_jobchains.statuses import LEASE_RAN_OUT
-from django_jobchains.store.database import Database, Part, ids_json, rows_json, statement, statements
-from django_jobchains.store.deferred_writes import FENCE, DeferredWrites
+from django_jobchains.store.database import Database, OpenTransaction, Part, ids_json, rows_json, statement, statements
 from django_jobchains.store.errors import blames_statement, retried, retried_at_read_committed
-from django_jobchains.store.fenced_writes import FencedWrites
-from django_jobchains.store.rows import AttemptKey, Effects, HeldLease, OpenTransaction, ReapedJob, Renewal
+from django_jobchains.store.rows import AttemptKey, Effects, HeldLease, ReapedJob, Renewal
+from django_jobchains.store.writes import FENCE, DeferredWrites, FencedWrites
 from django_jobchains.text.errors import log_text
 
 logger = getLogger("django_jobchains")

@@ -12,7 +12,7 @@ from django.db import OperationalError
 
 from django_jobchains.exceptions import JobchainsError, JobLocked
 from django_jobchains.payloads.codecs import encode_json, encode_text
-from django_jobchains.store.database import one_line, rows_json, statements
+from django_jobchains.store.database import OpenTransaction, one_line, rows_json, statements
 from django_jobchains.store.errors import is_lock_timeout, retried, retried_at_read_committed
 from django_jobchains.store.record_tables import (
     KEY,
@@ -23,7 +23,7 @@ from django_jobchains.store.record_tables import (
     RecordPart,
     RecordTable,
 )
-from django_jobchains.store.rows import OpenTransaction, Renewal
+from django_jobchains.store.rows import Renewal
 
 _END = f"{KEY}, kind text, process_after timestamptz, message text, attempts bigint"
 _LOGS = f"{KEY}, logs text"

@@ -18,11 +18,10 @@ from uuid import UUID
 from django.db import DatabaseError, IntegrityError, OperationalError
 
 from django_jobchains.exceptions import TransactionEnded
-from django_jobchains.store.base import Store
-from django_jobchains.store.database import Database, statement, statements
+from django_jobchains.store import Store
+from django_jobchains.store.database import Database, OpenTransaction, statement, statements
 from django_jobchains.store.errors import retried
 from django_jobchains.store.jobs import Jobs
-from django_jobchains.store.rows import OpenTransaction
 
 #: Instructions of SQLite's virtual machine, about a millisecond.
 STEPS_BETWEEN_CHECKS = 50_000

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from django_jobchains.notifications import EVERY, Hint
 from django_jobchains.store import Store
-from django_jobchains.store.queues import QueueRule
+from django_jobchains.store.jobs import QueueRule
 from django_jobchains.worker.held_leases import HeldLeases
 
 #: Before a claim, the limits of queues are read again if they are older than this.

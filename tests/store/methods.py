@@ -9,9 +9,8 @@ from django_jobchains.store.database import Part
 #: Methods for other groups of the store, which call them in their transactions on rows that they have locked.
 INTERNAL = {
     "blockers.fail_waiting", "blockers.has_open_link", "blockers.link", "blockers.lock", "blockers.resolve",
-    "chains.cancel_jobs", "chains.erase", "jobs.create_and_commit", "keys.lock", "keys.mark", "last_jobs.lock_current",
-    "last_jobs.lock_jobs", "last_jobs.lock_rows",
-    "last_jobs.lock_unlocked",
+    "chains.cancel_jobs", "chains.erase", "jobs.create_and_commit", "keys.find", "keys.lock", "keys.mark",
+    "last_jobs.lock_current", "last_jobs.lock_jobs", "last_jobs.lock_rows", "last_jobs.lock_unlocked",
 }  # fmt: skip
 
 

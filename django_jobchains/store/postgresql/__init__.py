@@ -1,7 +1,7 @@
 """The store for PostgreSQL."""
 
-from django_jobchains.store.base import Store
-from django_jobchains.store.keys import KeyRows
+from django_jobchains.store import Store
+from django_jobchains.store.deduplication import KeyRows
 from django_jobchains.store.postgresql.claim import SkipScan
 from django_jobchains.store.postgresql.dialect import PostgreSQLDatabase
 

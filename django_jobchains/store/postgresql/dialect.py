@@ -16,7 +16,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_jobchains.db.connections import own_statements
 from django_jobchains.exceptions import TransactionEnded
-from django_jobchains.store.database import Database
+from django_jobchains.store.database import Database, OpenTransaction
 from django_jobchains.store.errors import (
     QUERY_CANCELED,
     UNIQUE_VIOLATION,
@@ -27,7 +27,6 @@ from django_jobchains.store.errors import (
 )
 from django_jobchains.store.postgresql.claim import skip_scan
 from django_jobchains.store.postgresql.wire import Direct, can_begin, is_watched
-from django_jobchains.store.rows import OpenTransaction
 
 #: How long the plan of a prepared statement is used.
 PLAN_SECONDS = 30

@@ -21,9 +21,19 @@ from django_jobchains.declare.policies import AttemptPolicy, Backoff, BackoffFun
 from django_jobchains.isolation import Isolation
 from django_jobchains.pools import RemoteError
 from django_jobchains.records.declarations import RecordType
-from django_jobchains.store.outcome_json import effects_of, effects_values, ended_attempt, outcome_json, outcome_values
 from django_jobchains.store.record_tables import RecordEnd, RecordKey
-from django_jobchains.store.rows import AttemptKey, ClaimedJob, EndedAttempt, FailedTry, FinishedJob
+from django_jobchains.store.rows import (
+    AttemptKey,
+    ClaimedJob,
+    EndedAttempt,
+    FailedTry,
+    FinishedJob,
+    effects_of,
+    effects_values,
+    ended_attempt,
+    outcome_json,
+    outcome_values,
+)
 from django_jobchains.text.errors import traceback_of, type_name
 
 #: Positions of columns in a claimed job.

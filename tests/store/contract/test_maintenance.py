@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from django_jobchains.models import WorkerPresence
-from django_jobchains.store.queues import QueueRule
+from django_jobchains.store.jobs import QueueRule
 from django_jobchains.store.stats import HeldGroup, SpanCount, TypeRuns, TypeTally
 from django_jobchains.store.workers import Beat
 from tests.support.jobs import (

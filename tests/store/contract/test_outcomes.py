@@ -9,7 +9,8 @@ from django.db import transaction
 from django_jobchains.exceptions import DuplicateJobId, TransactionEnded
 from django_jobchains.models import Chain, FailedAttempt, Job
 from django_jobchains.statuses import TRANSITIONS
-from django_jobchains.store.rows import Effects, OpenTransaction
+from django_jobchains.store.database import OpenTransaction
+from django_jobchains.store.rows import Effects
 from tests.store.contract.ends import ENDS, ends
 from tests.support.connections import committing
 from tests.support.jobs import (
