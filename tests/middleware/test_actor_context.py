@@ -10,86 +10,79 @@ from django_jobchains.models import Job
 from django_jobchains.processors import JobType
 from tests.middleware.recording import processors_with
 from tests.support.attempts import committed
+from tests.support.scenario import JOBS, complete, kinds, outside
 
 pytestmark = committed
 
 other = JobType("other")
 
 
-def test_context_is_bound_in_the_handler_and_in_chains_that_it_enqueues(work):
-    seen = []
-    processors = processors_with(ActorContext())
+@pytest.fixture
+def acting(scenario):
+    """A scenario with the middleware."""
+    return scenario.with_middleware(ActorContext())
 
-    @processors.register("acts")
-    def acts(job):
+
+def test_context_is_bound_in_the_handler_and_in_chains_that_it_enqueues(acting):
+    seen = []
+
+    def act(actor):
         seen.append(dict(context.current()))
-        with job.complete():
-            seen.append(dict(context.current()))
-            with context.bound(actor="job"):
-                other.enqueue()
+        with context.bound(actor=actor):
+            other.enqueue()
+
+    def acts(jobs):
+        yield outside(lambda: act("job"))
+        yield complete(lambda: act("in complete"))
 
     with context.bound(tenant="acme", actor="ada"):
-        acts.enqueue()
-    acts.enqueue()
-    work(processors, slots=1)
-    assert seen == [{"tenant": "acme", "actor": "ada"}] * 2 + [{}] * 2
+        acting.enqueue(acts)
+    acting.run()
+    assert seen == [{"tenant": "acme", "actor": "ada"}] * 2
     stored = Job.objects.of_type("other").order_by("created_at", "id").values_list("context", flat=True)
-    assert list(stored) == [{"tenant": "acme", "actor": "job"}, {"actor": "job"}]
+    assert list(stored) == [{"tenant": "acme", "actor": actor} for actor in ("job", "in complete")]
 
 
-def test_without_the_middleware_chains_that_the_handler_enqueues_have_no_context(work):
-    processors = processors_with()
-    acts = processors.register("acts")(lambda job: other.enqueue().id and None)
-    with context.bound(tenant="acme"):
-        acts.enqueue()
-    work(processors)
+@pytest.mark.parametrize("bound", [{}, {"tenant": "acme"}])
+@kinds(*JOBS)
+def test_without_the_middleware_or_a_context_nothing_is_bound(scenario, acting, bound):
+    used = scenario if bound else acting
+    with context.bound(**bound):
+        used.enqueue(lambda jobs: (yield outside(lambda: other.enqueue())))
+    used.run()
     assert Job.objects.of_type("other").get().context is None
 
 
-def test_only_the_stored_context_is_bound(work):
+def test_only_the_stored_context_is_bound(acting):
     seen = []
-    processors = processors_with(ActorContext())
 
-    @processors.register("acts")
-    def acts(job):
-        job.context["tenant"] = object()
-        seen.append(dict(context.current()))
+    def acts(jobs):
+        jobs[0].context["tenant"] = object()
+        seen.append((yield outside(lambda: dict(context.current()))))
 
     with context.bound(tenant="acme"):
-        acts.enqueue()
-    work(processors)
+        acting.enqueue(acts)
+    acting.run()
     assert seen == [{"tenant": "acme"}]
 
 
-@pytest.mark.parametrize("values", [{}, {"actor": 1}, {"tenant": None, "actor": 1}])
-def test_job_without_required_values_fails_before_its_handler_runs(work, values):
-    processors = processors_with(ActorContext(require=("tenant",)))
-
-    @processors.register("acts")
-    def acts(job):
-        raise AssertionError("The handler ran.")
-
+@pytest.mark.parametrize("values", [{}, {"actor": 1}, {"tenant": None, "actor": 1}, {"tenant": "acme"}])
+def test_job_without_required_values_fails_before_its_handler_runs(scenario, values):
+    ran = []
+    scenario = scenario.with_middleware(ActorContext(require=["tenant"]))
     with context.bound(**values):
-        chain = acts.enqueue()
-    work(processors)
-    job = chain.refresh().current_job
-    assert (job.status, job.attempt) == ("failed", 1)
-    assert job.last_error == "FailJob: Its context has no tenant. Enqueue it inside context.bound(tenant=…)."
+        scenario.enqueue(lambda jobs: (yield outside(lambda: ran.append(context.current()["tenant"]))))
+    scenario.run()
+    is_complete = bool(values.get("tenant"))
+    assert ran == (["acme"] if is_complete else [])
+    assert scenario.states() == {"completed" if is_complete else "failed"}
+    if not is_complete:
+        error = "FailJob: Its context has no tenant. Enqueue it inside context.bound(tenant=…)."
+        assert scenario.errors() == {error}
 
 
-def test_job_with_the_required_values_runs(work):
-    processors = processors_with(ActorContext(require=["tenant", "actor"]))
-    acts = processors.register("acts")(lambda job: context.current()["tenant"])
-    with context.bound(tenant="acme", actor=0):
-        chain = acts.enqueue()
-    work(processors)
-    assert chain.result(0) == "acme"
-
-
-def test_context_is_bound_in_async_code(work):
-    processors = processors_with(ActorContext())
-
-    @processors.register("acts")
+def test_context_is_bound_in_async_code_of_a_plain_handler(acting, work):
+    @acting.processors.register("acts")
     def acts(job):
         async def read():
             return [context.current()["tenant"], (await sync_to_async(context.current)())["tenant"]]
@@ -98,8 +91,65 @@ def test_context_is_bound_in_async_code(work):
 
     with context.bound(tenant="acme"):
         chain = acts.enqueue()
-    work(processors)
+    work(acting.processors)
     assert chain.result(0) == ["acme", "acme"]
+
+
+# Batches: what their jobs have in common
+
+
+@pytest.fixture
+def run_batch(work):
+    """Return a function that runs jobs with these contexts in a batch, and returns their chains and what it saw."""
+
+    def run(middleware, contexts):
+        seen = []
+        processors = processors_with(middleware)
+
+        @processors.register("batch", batch_limit=10)
+        def handle(jobs):
+            seen.append((len(jobs), jobs.context, dict(context.current()), [job.context for job in jobs]))
+
+        chains = []
+        for values in contexts:
+            with context.bound(**values):
+                chains.append(handle.enqueue())
+        work(processors, slots=1)
+        return chains, seen
+
+    return run
+
+
+OWN = [{"tenant": "acme", "flag": 1, "r": number, f"only{number}": number} for number in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("contexts", "shared"),
+    [
+        (OWN, {"tenant": "acme", "flag": 1}),
+        ([{"tenant": 1}, {"tenant": "umbrella"}], {}),
+        ([{"tenant": 1}, {"tenant": True}], {}),
+        ([{"tenant": 1}, {}], {}),
+    ],
+)
+def test_context_of_a_batch_contains_what_its_jobs_have_in_common(run_batch, contexts, shared):
+    assert run_batch(ActorContext(), contexts)[1] == [(2, shared, shared, contexts)]
+
+
+@pytest.mark.parametrize(
+    ("contexts", "statuses"),
+    [
+        ([{"tenant": "acme"}, {"actor": 1}, {"tenant": "acme"}], ["completed", "failed", "completed"]),
+        ([{}, {}], ["failed", "failed"]),
+    ],
+)
+def test_job_of_a_batch_without_required_values_fails_alone(run_batch, contexts, statuses):
+    """The handler does not get it, and does not run if no job is left."""
+    chains, seen = run_batch(ActorContext(require=["tenant"]), contexts)
+    assert [chain.refresh().status for chain in chains] == statuses
+    assert "Its context has no tenant" in chains[1].current_job.last_error
+    tenant = {"tenant": "acme"}
+    assert [(count, current) for count, _, current, _ in seen] == ([(2, tenant)] if "completed" in statuses else [])
 
 
 @pytest.mark.parametrize("wrong", ["tenant", [1]])

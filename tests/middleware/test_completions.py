@@ -2,9 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -15,16 +13,17 @@ from django_jobchains import chains
 from django_jobchains.exceptions import FailJob
 from django_jobchains.middleware import LogContext, Middleware, QueryBudget
 from django_jobchains.models import Job
-from django_jobchains.processors import Backoff, Batch, JobType, Processors, RescheduleJob
+from django_jobchains.processors import Batch, JobType, Processors, RescheduleJob
 from django_jobchains.testing import run_due_jobs
 from tests.middleware.recording import Recording
-from tests.records.models import Upload
+from tests.records.models import Export
 from tests.shop.models import Effect
 from tests.support.attempts import committed, on_own_connection
+from tests.support.scenario import JOBS, RECORDS, Scenario, complete, effect, kinds, outside
 
 pytestmark = committed
 
-KINDS = ("job", "atomic", "continued", "batch", "async", "record", "async record")
+every_kind = kinds(*JOBS, *RECORDS)
 
 
 class Audit(Middleware):
@@ -45,188 +44,161 @@ class Audit(Middleware):
             raise self.error
 
 
-def returning(kind, processors, steps):
-    """Register a handler that just returns, and return a function that adds work for it and one that reads its end."""
-
-    def handle(*args):
-        steps.append("handler")
-
-    async def ahandle(*args):
-        steps.append("handler")
-        await asyncio.sleep(0)
-
-    def continues(job):
-        steps.append("handler")
-        return job.continue_with(JobType[Any, Any]("outside"))
-
-    if kind.endswith("record"):
-        processors.records(Upload, retry_after=None)(ahandle if kind.startswith("async") else handle)
-        upload = Upload.objects.create()
-        return lambda: Upload.objects.get(pk=upload.pk).state
-    options = {"atomic": {"mode": "atomic"}, "batch": {"batch_limit": 5}}.get(kind, {})
-    function = {"async": ahandle, "continued": continues}.get(kind, handle)
-    chain = processors.register("returns", input=Any, output=Any, **options)(function).enqueue()
-    return lambda: Job.objects.get(pk=chain.id).status
+def returns(jobs):
+    yield outside(lambda: None)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_handler_that_just_returns_passes_through_around_complete(work, kind):
+def around(*steps):
+    hooks = ["handler", *(["prepare"] if "prepare" in steps else [])]
+    opened = [f"> {name} {hook}{'' if hook == 'handler' else ' in a transaction'}" for hook in hooks for name in "ab"]
+    completed = ["> a complete in a transaction", "> b complete in a transaction", "< b complete", "< a complete"]
+    return [*opened, "handler", *completed, *(f"< {name} {hook}" for hook in reversed(hooks) for name in "ba")]
+
+
+@pytest.fixture
+def run(scenario):
+    """Return a function that runs a handler in a slice with this middleware, and returns the states."""
+
+    def run(handler, *middleware, **options):
+        used = scenario.with_middleware(*middleware)
+        used.enqueue(handler, **({"retry_after": None} if used.kind in RECORDS else {}), **options)
+        used.run()
+        return used.states()
+
+    return run
+
+
+@every_kind
+def test_a_handler_that_just_returns_passes_through_around_complete(run):
     steps = []
-    processors = Processors(middleware=[Recording("outer", steps), Recording("inner", steps)])
-    status = returning(kind, processors, steps)
-    work(processors, poll_seconds=0.05)
-    assert status() == "completed"
-    around_handler = {
-        "atomic": ["> outer prepare in a transaction", "> inner prepare in a transaction"],
-    }.get(kind, [])
-    assert steps == [
-        "> outer handler",
-        "> inner handler",
-        *around_handler,
-        "handler",
-        "> outer complete in a transaction",
-        "> inner complete in a transaction",
-        "< inner complete",
-        "< outer complete",
-        *(["< inner prepare", "< outer prepare"] if around_handler else []),
-        "< inner handler",
-        "< outer handler",
-    ]
+
+    def handler(jobs):
+        steps.append("handler")
+        yield from returns(jobs)
+
+    assert run(handler, Recording("a", steps), Recording("b", steps)) == {"completed"}
+    assert steps == around()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_its_writes_are_committed_with_the_completion_and_its_error_undoes_both(work, kind):
+@pytest.mark.parametrize("is_atomic", [False, True])
+@kinds("plain")
+def test_an_atomic_handler_and_one_that_continues_pass_through_it(run, is_atomic):
+    steps = []
+
+    def handler(jobs):
+        steps.append("handler")
+        yield from returns(jobs)
+        if not is_atomic:
+            return jobs[0].continue_with(JobType("outside"))
+
+    states = run(handler, Recording("a", steps), Recording("b", steps), mode="atomic" if is_atomic else "staged")
+    assert states == {"completed" if is_atomic else "waiting"}
+    assert steps == around(*(["prepare"] if is_atomic else []))
+
+
+@every_kind
+def test_its_writes_are_committed_with_the_completion_and_its_error_undoes_both(run):
     seen = []
-    good = Processors(middleware=[Audit(seen)])
-    status = returning(kind, good, [])
-    work(good, poll_seconds=0.05)
-    assert (status(), len(seen), Effect.objects.count()) == ("completed", 1, 1)
-
+    assert run(returns, Audit(seen)) == {"completed"}
+    assert (len(seen), Effect.objects.count()) == (1, 1)
     Job.objects.all().delete()
-    Upload.objects.all().delete()
-    bad = Processors(middleware=[Audit(seen, FailJob("no audit"))])
-    status = returning(kind, bad, [])
-    work(bad, poll_seconds=0.05)
-    assert (status(), len(seen), Effect.objects.count()) == ("failed", 2, 1)
+    Export.objects.all().delete()
+    assert run(returns, Audit(seen, FailJob("no audit"))) == {"failed"}
+    assert (len(seen), Effect.objects.count()) == (2, 1)
 
 
-def test_what_does_not_complete_does_not_pass_through_it(work):
+@every_kind
+@pytest.mark.parametrize("error", [RescheduleJob(delay=100), FailJob("no"), ValueError("no")])
+def test_what_does_not_complete_does_not_pass_through_it(run, error):
     seen = []
-    processors = Processors(middleware=[Audit(seen)], backoff=Backoff(initial_seconds=100))
 
-    @processors.register("reschedules")
-    def reschedules(job):
-        raise RescheduleJob(delay=100)
+    def handler(jobs):
+        yield outside(lambda: None)
+        raise error
 
-    @processors.register("fails")
-    def fails(job):
-        raise FailJob
+    assert run(handler, Audit(seen)) != {"completed"}
+    assert seen == []
 
-    @processors.register("batch", batch_limit=5)
-    def batch(jobs):
+
+@kinds("batch", "record")
+def test_what_a_handler_ends_otherwise_does_not_pass_through_it(run, scenario):
+    seen = []
+
+    def handler(jobs):
+        yield outside(lambda: None)
         for job in jobs:
-            job.fail("no")
+            if scenario.kind == "batch":
+                job.fail("no")
+            elif Effect.objects.exists():
+                raise FailJob
+            else:
+                effect(job)
+                job.requeue()
 
-    @processors.records(Upload)
-    def requeues(record, run):
-        run.requeue()
-        if run.record.num_failures == 0:
-            Upload.objects.filter(pk=record.pk).update(num_failures=1)
-        else:
-            raise FailJob
-
-    for job_type in (reschedules, fails, batch):
-        job_type.enqueue()
-    Upload.objects.create()
-    work(processors, poll_seconds=0.05)
+    assert run(handler, Audit(seen)) == {"failed"}
     assert seen == []
 
 
-def test_an_explicit_completion_passes_through_it_once(work):
+@every_kind
+def test_an_explicit_completion_passes_through_it_once(run):
     seen = []
-    processors = Processors(middleware=[Audit(seen)])
-
-    @processors.register("completes")
-    def completes(job):
-        with job.complete():
-            pass
-
-    @processors.register("completes later")
-    async def completes_later(job):
-        await job.acomplete(lambda: None)
-
-    completes.enqueue()
-    completes_later.enqueue()
-    work(processors)
-    assert sorted(seen) == ["completes", "completes later"]
+    assert run(lambda jobs: (yield complete(lambda: None)), Audit(seen)) == {"completed"}
+    assert len(seen) == 1
 
 
-def test_a_lost_lease_is_noticed_before_its_writes(work):
+@kinds("plain")
+def test_a_lost_lease_is_noticed_before_its_writes(run):
     seen = []
-    processors = Processors(middleware=[Audit(seen)])
 
-    @processors.register("outside")
-    def outside(job):
-        on_own_connection(chains.complete, job.chain_id, "by a person")
-        return "by the handler"
+    def handler(jobs):
+        yield outside(lambda: on_own_connection(chains.complete, jobs[0].id, "by a person"))
 
-    chain = outside.enqueue()
-    work(processors)
-    assert (chain.refresh().output, seen, Effect.objects.count()) == ("by a person", [], 0)
+    assert run(handler, Audit(seen)) == {"completed"}
+    assert (Job.objects.get().output, seen, Effect.objects.count()) == ("by a person", [], 0)
 
 
-def test_a_transaction_that_the_handler_left_open_is_reported_as_such(work):
+@kinds("plain", "batch", "record")
+def test_a_transaction_that_the_handler_left_open_is_reported_as_such(scenario):
     seen = []
-    processors = Processors(middleware=[Audit(seen)], backoff=Backoff(initial_seconds=100))
-
-    @processors.register("leaves")
-    def leaves(job):
-        transaction.atomic().__enter__()
-
-    chain = leaves.enqueue()
-    work(processors)
-    assert "TransactionLeftOpen" in str(chain.refresh().current_job.last_error)
-    assert seen == []
+    used = scenario.with_middleware(Audit(seen))
+    used.enqueue(lambda jobs: (yield outside(lambda: transaction.atomic().__enter__())))
+    used.run()
+    [error] = used.errors()
+    assert ("TransactionLeftOpen" in error, seen) == (True, [])
 
 
 def test_a_phase_that_the_handler_did_not_await_is_still_its_error(work):
-    seen = []
-    tasks = []
+    seen, tasks = [], []
     entered, may_go = threading.Event(), threading.Event()
 
     class Releasing(Middleware):
         @contextmanager
-        def around_handler(self, job) -> Iterator[None]:
+        def around_handler(self, job):
             yield
             may_go.set()
 
-    processors = Processors(middleware=[Releasing(), Audit(seen)], backoff=Backoff(initial_seconds=100))
-
-    def prepare():
-        entered.set()
-        may_go.wait(20)
+    processors = Processors(middleware=[Releasing(), Audit(seen)], max_attempts=1)
 
     @processors.register("forgets")
     async def forgets(job):
-        task = asyncio.create_task(job.aprepare(prepare))
+        tasks.append(asyncio.create_task(job.aprepare(lambda: (entered.set(), may_go.wait(20)))))
         await asyncio.to_thread(entered.wait, 20)
-        tasks.append(task)
 
     chain = forgets.enqueue()
     work(processors)
-    assert "await them" in str(chain.refresh().current_job.last_error)
+    assert "await them" in chain.refresh().current_job.last_error
     assert seen == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_middleware_without_the_hook_costs_no_statement(monkeypatch, registry, kind):
+@every_kind
+def test_middleware_without_the_hook_costs_no_statement(monkeypatch, registry, scenario):
     monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
 
     def statements(*middleware):
         registry.slices.clear()
-        processors = Processors(middleware=middleware)
-        status = returning(kind, processors, [])
-        registry.add(processors)
+        used = Scenario(scenario.kind, Processors(middleware=middleware))
+        used.enqueue(returns)
+        registry.add(used.processors)
         made = []
 
         def note(execute, sql, *args):
@@ -235,7 +207,7 @@ def test_middleware_without_the_hook_costs_no_statement(monkeypatch, registry, k
 
         with connection.execute_wrapper(note):
             run_due_jobs()
-        assert status() == "completed"
+        assert used.states() == {"completed"}
         return made
 
     assert statements(LogContext(), QueryBudget(100)) == statements() != statements(Audit([]))

@@ -5,7 +5,6 @@ import json
 import logging
 import pickle
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -16,10 +15,12 @@ from django_jobchains.exceptions import RegistryError
 from django_jobchains.middleware import LogContext, Middleware
 from tests.middleware.recording import processors_with
 from tests.support.attempts import committed
+from tests.support.scenario import RECORDS, complete, kinds, outside
 
 pytestmark = committed
 
 FIELDS = ("job_id", "chain_id", "job_type", "attempt")
+logger = logging.getLogger("tests.middleware.somewhere")
 
 
 class RecordingHandler(logging.Handler):
@@ -32,38 +33,38 @@ class RecordingHandler(logging.Handler):
         self.format(record)
         self.records.append(record)
 
-    def fields(self):
-        return [tuple(getattr(record, name) for name in FIELDS) for record in self.records]
+    def fields(self, names=FIELDS):
+        return [tuple(getattr(record, name) for name in names) for record in self.records]
 
 
 @pytest.fixture
 def recorded():
-    handler, logger = RecordingHandler(), logging.getLogger("tests.middleware")
-    before = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
+    handler, parent = RecordingHandler(), logging.getLogger("tests.middleware")
+    before = parent.level
+    parent.addHandler(handler)
+    parent.setLevel(logging.INFO)
     yield handler
-    logger.removeHandler(handler)
-    logger.setLevel(before)
+    parent.removeHandler(handler)
+    parent.setLevel(before)
 
 
-logger = logging.getLogger("tests.middleware.somewhere")
+@kinds("plain", "async", "batch", *RECORDS)
+def test_every_record_of_an_attempt_has_the_fields_of_its_job(scenario, recorded):
+    """Those of a batch have only what its jobs have in common."""
 
-
-def test_every_record_of_an_attempt_has_the_fields_of_its_job(work, recorded):
-    processors = processors_with(LogContext())
-
-    @processors.register("talks")
-    def talks(job):
+    def talks(jobs):
         logger.info("in the handler")
-        with job.prepare():
-            logger.info("in prepare")
-        with job.complete():
-            logger.info("in complete")
+        yield outside(lambda: logger.info("on a thread"))
+        yield complete(lambda: logger.info("in complete"))
 
-    chain = talks.enqueue()
-    work(processors)
-    assert recorded.fields() == [(str(chain.id), str(chain.id), "talks", 1)] * 3
+    scenario = scenario.with_middleware(LogContext())
+    first, *_ = scenario.enqueue(talks)
+    scenario.run()
+    id_ = str(first.id)
+    fields = {"batch": ("", "", "scenario", "")}.get(scenario.kind, (id_, id_, "scenario", 1))
+    if scenario.kind in RECORDS:
+        fields = (id_, "", "records.export", 1)
+    assert recorded.fields() == [fields] * 3
 
 
 def test_records_outside_of_attempts_have_empty_fields(recorded):
@@ -73,19 +74,28 @@ def test_records_outside_of_attempts_have_empty_fields(recorded):
     assert recorded.format(recorded.records[0]) == "   from elsewhere"
 
 
-def test_concurrent_attempts_have_their_own_fields(work, recorded):
+@pytest.mark.parametrize("is_async", [False, True])
+def test_concurrent_attempts_have_their_own_fields(work, recorded, is_async):
     processors = processors_with(LogContext())
-    together = threading.Barrier(3)
+    together, all_arrived, arrived = threading.Barrier(3), asyncio.Event(), []
 
-    @processors.register("talks")
     def talks(job):
-        together.wait(20)
-        logger.info("%s", job.id)
-        together.wait(20)
-        logger.info("%s", job.id)
+        for _ in range(2):
+            together.wait(20)
+            logger.info("%s", job.id)
 
+    async def atalks(job):
+        arrived.append(job)
+        if len(arrived) == 3:
+            all_arrived.set()
+        await all_arrived.wait()
+        for _ in range(2):
+            await asyncio.sleep(0)
+            logger.info("%s", job.id)
+
+    job_type = processors.register("talks")(atalks if is_async else talks)
     for _ in range(3):
-        talks.enqueue()
+        job_type.enqueue()
     work(processors, slots=3)
     assert len(recorded.records) == 6
     for record in recorded.records:
@@ -95,7 +105,7 @@ def test_concurrent_attempts_have_their_own_fields(work, recorded):
 def test_fields_are_removed_after_the_attempt(work, recorded):
     class Around(Middleware):
         @contextmanager
-        def around_handler(self, job) -> Iterator[None]:
+        def around_handler(self, job):
             try:
                 yield
             finally:
@@ -107,82 +117,55 @@ def test_fields_are_removed_after_the_attempt(work, recorded):
     def fails(job):
         raise RuntimeError("declined")
 
-    @plain.register("plain")
-    def after(job):
-        logger.info("of other processors")
-
     fails.enqueue()
-    after.enqueue()
+    plain.register("plain")(lambda job: logger.info("of other processors")).enqueue()
     work(logging_, plain, slots=1)
     assert recorded.fields() == [("", "", "", "")] * 2
 
 
-def test_values_of_the_context_can_be_fields(work, recorded):
-    processors = processors_with(LogContext("tenant", "request_id"))
+@pytest.fixture
+def talk(work, recorded):
+    """Return a function that logs in a handler whose job has this context."""
 
-    @processors.register("talks")
-    def talks(job):
-        logger.info("in the handler")
+    def talk(middleware, function=lambda: logger.info("in the handler"), **values):
+        processors = processors_with(middleware)
+        talks = processors.register("talks")(lambda job: function())
+        with context.bound(**values):
+            chain = talks.enqueue()
+        work(processors)
+        return chain
 
-    with context.bound(tenant="acme"):
-        talks.enqueue()
-    work(processors)
+    return talk
+
+
+def test_values_of_the_context_can_be_fields(talk, recorded):
+    talk(LogContext("tenant", "request_id"), tenant="acme")
     logger.info("from elsewhere")
-    assert [(r.tenant, r.request_id) for r in recorded.records] == [("acme", ""), ("", "")]
+    assert recorded.fields(["tenant", "request_id"]) == [("acme", ""), ("", "")]
 
 
 @pytest.mark.parametrize("value", ["acme\r\nERROR forged\u2028\x1b[31m", ["acme\nERROR forged"]])
-def test_value_cannot_forge_a_log_line(work, recorded, value):
-    processors = processors_with(LogContext("tenant"))
-
-    @processors.register("talks")
-    def talks(job):
-        logger.info("in the handler")
-
-    with context.bound(tenant=value):
-        talks.enqueue()
-    work(processors)
-    (record,) = recorded.records
+def test_value_cannot_forge_a_log_line(talk, recorded, value):
+    talk(LogContext("tenant"), tenant=value)
+    [record] = recorded.records
     line = logging.Formatter("%(tenant)s %(message)s").format(record)
-    assert line.isprintable()
-    assert "acme" in line
+    assert (line.isprintable(), "acme" in line) == (True, True)
 
 
-def test_records_of_async_code_have_the_fields(work, recorded):
-    processors = processors_with(LogContext())
+def test_records_of_async_code_have_the_fields(talk, recorded):
+    async def log():
+        async with asyncio.TaskGroup() as group:
+            group.create_task(asyncio.to_thread(logger.info, "in a task"))
+        await sync_to_async(logger.info)("in a thread")
 
-    @processors.register("talks")
-    def talks(job):
-        async def log():
-            await asyncio.sleep(0)
-            logger.info("in a task")
-            await sync_to_async(logger.info)("in a thread")
-
-        async_to_sync(log)()
-
-    chain = talks.enqueue()
-    work(processors)
+    chain = talk(LogContext(), async_to_sync(log))
     assert recorded.fields() == [(str(chain.id), str(chain.id), "talks", 1)] * 2
 
 
-def test_extra_takes_precedence(work, recorded):
-    processors = processors_with(LogContext())
-
-    @processors.register("talks")
-    def talks(job):
-        logger.info("mine", extra={"job_id": "mine", "attempt": 7})
-
-    talks.enqueue()
+def test_extra_takes_precedence_unless_its_name_is_reserved(talk, recorded):
     logger.info("elsewhere", extra={"job_type": "x"})
-    work(processors)
-    assert [(r.job_id, r.attempt, r.job_type) for r in recorded.records] == [
-        ("", "", "x"),
-        ("mine", 7, "talks"),
-    ]
-
-
-def test_reserved_names_in_extra_are_still_refused():
-    LogContext()
+    talk(LogContext(), lambda: logger.info("mine", extra={"job_id": "mine", "attempt": 7}))
+    assert recorded.fields(["job_id", "attempt", "job_type"])[1:] == [("mine", 7, "talks")]
     with pytest.raises(KeyError, match="Attempt to overwrite"):
         logger.warning("wrong", extra=dict.fromkeys(["levelname"]))
 
@@ -190,12 +173,11 @@ def test_reserved_names_in_extra_are_still_refused():
 def test_records_can_be_pickled_copied_and_written_as_json(recorded):
     LogContext()
     logger.info("one")
-    record = recorded.records[0]
+    [record] = recorded.records
     pickled = pickle.dumps(record)
     assert pickle.loads(pickled).job_id == ""
-    assert b"jobchains" not in pickled.replace(
-        record.pathname.encode(), b""
-    )  # so that it can be unpickled without the library
+    # It can be unpickled without the library.
+    assert b"jobchains" not in pickled.replace(record.pathname.encode(), b"")
     assert json.loads(json.dumps(vars(record)))["job_id"] == ""
 
 

@@ -16,6 +16,7 @@ from django_jobchains.processors import JobType, Processors
 from tests.middleware.recording import processors_with
 from tests.shop.models import Effect
 from tests.support.attempts import committed, on_own_connection
+from tests.support.scenario import complete, effect, effects, kinds, outside, prepare
 
 pytestmark = committed
 
@@ -35,29 +36,60 @@ def run(work, handler, *middleware, **options):
     return chain.refresh().current_job
 
 
-def in_every_phase(job):
-    query(2)
-    with job.prepare():
-        query(1)
-    assert job.blockers == []
-    with job.complete():
-        query(2)
-    query(1)
+def in_every_phase(jobs):
+    yield outside(lambda: query(2))
+    yield prepare(query)
+    yield complete(lambda: query(2))
+    yield outside(query)
 
 
-@pytest.mark.parametrize("mode", ["staged", "atomic"])
-def test_queries_of_the_handler_are_counted_in_every_phase_and_those_of_the_library_are_not(work, caplog, mode):
-    def atomically(job):
-        query(3)
-        assert job.blockers == []
-        with job.complete():
-            query(3)
+def assert_budget(scenario, caplog, handler, queries, **options):
+    """Check that a handler makes this number of queries. A batch makes one for all its jobs."""
+    for budget in (queries, queries - 1):
+        used = scenario.with_middleware(QueryBudget(budget))
+        [first, *_] = used.enqueue(handler, **options)
+        used.run(async_slots=1)
+        assert used.states() == {"completed"}
+        name = "scenario" if scenario.kind == "batch" else f"scenario {first.id}"
+        warning = f"{name} made {queries} queries; its budget is {budget}."
+        assert (warning in caplog.text) == (budget < queries), caplog.text
 
-    handler = in_every_phase if mode == "staged" else atomically
-    assert run(work, handler, QueryBudget(6), mode=mode).status == "completed"
-    assert "its budget" not in caplog.text
-    job = run(work, handler, QueryBudget(5), mode=mode)
-    assert f"queries {job.id} made 6 queries; its budget is 5." in caplog.text
+
+def test_queries_are_counted_in_every_phase_and_those_of_the_library_are_not(scenario, caplog):
+    assert_budget(scenario, caplog, in_every_phase, 6)
+
+
+@kinds("plain", "batch")
+def test_queries_of_atomic_handlers_are_counted(scenario, caplog):
+    def atomically(jobs):
+        yield outside(lambda: query(3))
+        assert [list(job.blockers) for job in jobs] == [[]] * len(jobs)
+        yield complete(lambda: query(3))
+
+    assert_budget(scenario, caplog, atomically, 6, mode="atomic")
+
+
+@pytest.mark.parametrize("is_warm", [False, True])
+def test_queries_of_async_handlers_are_counted_once_on_all_threads(work, caplog, is_warm):
+    """The connections may have been opened before, by handlers without a budget."""
+    plain, limited = processors_with(), processors_with(QueryBudget(0))
+    other = JobType("other")
+
+    async def queries(job):
+        await Effect.objects.acount()
+        await job.aprepare(lambda: query(2))
+        assert list(await job.ablockers()) == []
+        await other.aenqueue()
+        await job.acomplete(lambda: query(4))
+        await Effect.objects.acount()
+
+    first, second = plain.register("plain")(queries), limited.register("limited")(queries)
+    if is_warm:
+        first.enqueue(priority=9)
+    chain = second.enqueue()
+    work(plain, limited, async_slots=1)
+    assert chain.refresh().status == "completed"
+    assert f"limited {chain.id} made 8 queries; its budget is 0." in caplog.text
 
 
 def test_one_warning_is_logged_and_the_handler_continues(work, caplog):
@@ -76,20 +108,21 @@ def test_warning_is_logged_for_a_handler_that_fails(work, caplog):
     assert "made 3 queries" in caplog.text
 
 
-def test_first_query_beyond_the_budget_may_fail_the_attempt(work):
+def test_first_query_beyond_the_budget_may_fail_the_attempt(scenario):
     done = []
+    used = scenario.with_middleware(QueryBudget(3, action="fail"))
 
-    def queries(job):
-        with job.complete():
-            Effect.objects.create(job_id=job.id, label="own")
-            for number in range(5):
-                query()
-                done.append(number)
+    def function(jobs):
+        effect(jobs[0], "own")
+        for number in range(5):
+            query()
+            done.append(number)
 
-    job = run(work, queries, QueryBudget(3, action="fail"))
-    assert (job.status, done) == ("pending", [0, 1])
-    assert "'queries' executes more than 3 queries. Fetch related rows at once" in str(job.last_error)
-    assert not Effect.objects.exists()
+    used.enqueue(lambda jobs: (yield complete(lambda: function(jobs))))
+    used.run()
+    [error] = used.errors()
+    assert (used.states(), done, effects()) == ({"retried"}, [0, 1], [])
+    assert "'scenario' executes more than 3 queries. Fetch related rows at once" in error
 
 
 def test_attempt_fails_even_if_the_handler_swallows_the_error(work):
@@ -137,7 +170,8 @@ def test_queries_of_enqueue_and_cancel_are_not_counted(work, settings):
 
 
 @pytest.mark.postgresql
-def test_store_keeps_its_prepared_statements(work, monkeypatch):
+@kinds("plain")
+def test_store_keeps_its_prepared_statements(scenario, monkeypatch):
     unprepared = []
 
     def fetch(store, sql, params):
@@ -145,8 +179,10 @@ def test_store_keeps_its_prepared_statements(work, monkeypatch):
         raise AssertionError("The statement is not prepared.")
 
     monkeypatch.setattr("django_jobchains.store.database.Database.fetch", fetch)
-    assert run(work, in_every_phase, QueryBudget(6, action="fail")).status == "completed"
-    assert unprepared == []
+    used = scenario.with_middleware(QueryBudget(6, action="fail"))
+    used.enqueue(in_every_phase)
+    used.run()
+    assert (used.states(), unprepared) == ({"completed"}, [])
 
 
 def test_savepoints_are_not_counted(work):
