@@ -13,9 +13,8 @@ from django_jobchains.models import Chain
 from django_jobchains.processors import Continuation, RunningJob
 from tests.blockers.chains import STEP, WAITS, claim_only
 from tests.support.attempts import committed
-from tests.support.costs import cost_of
 from tests.support.jobs import finished
-from tests.support.plans import use_plans
+from tests.support.plans import cost_of, use_plans
 
 pytestmark = committed
 

@@ -12,7 +12,7 @@ from django_jobchains import chains
 from django_jobchains.models import FailedAttempt, Job
 from tests.chaos.oracle import assert_ends_well, until_all_completed, write_and_attempt
 from tests.support.invariants import assert_invariants
-from tests.support.servers.cluster import free_port
+from tests.support.servers import free_port
 from tests.support.waiting import until, until_completed
 from tests.support.worker_app import jobs
 

@@ -1,4 +1,4 @@
-"""``delete``: all given chains are deleted with everything that belongs to them, or none is.
+"""``delete``: all given chains are deleted with tables that belongs to them, or none is.
 
 With ``cascade=True``, the blockers of all jobs of the chains are deleted too, and their blockers in turn.
 """
@@ -10,8 +10,8 @@ import pytest
 from django_jobchains import chains
 from django_jobchains.chains import Chain, ChainReferenced
 from django_jobchains.models import Job, JobBlocker
-from tests.support.chains import STATES, attempt, each, everything, go_on, mail, ship
-from tests.support.jobs import claim, failed_try, finished
+from tests.support.chains import STATES, attempt, each, go_on, mail, ship
+from tests.support.jobs import claim, failed_try, finished, tables
 
 pytestmark = pytest.mark.django_db
 
@@ -40,11 +40,11 @@ def test_a_chain_needed_by_a_job_is_not_deleted(store, status, cascade):
     blocker, other = mail.enqueue(), mail.enqueue()
     dependent = dependent_of(blocker, status, store)
     assert dependent.status == status
-    before = everything()
+    before = tables()
     with pytest.raises(ChainReferenced, match=f"{blocker.id} by job {dependent.id}") as caught:
         chains.delete([other, blocker], cascade=cascade)
     assert caught.value.references == ((blocker.id, dependent.id),)
-    assert everything() == before
+    assert tables() == before
     assert chains.delete([blocker, dependent]) == each([blocker, dependent])
 
 
@@ -122,11 +122,11 @@ def test_a_blocker_needed_by_another_chain_prevents_the_cascade(is_distant):
     chain = waiting_for(waiting_for(shared) if is_distant else shared, own)
     outsider = ship.enqueue()
     go_on(outsider, blockers=[shared])
-    before = everything()
+    before = tables()
     with pytest.raises(ChainReferenced) as caught:
         chains.delete(chain, cascade=True)
     assert caught.value.references == ((shared.id, outsider.refresh().current_job_id),)
-    assert everything() == before
+    assert tables() == before
     assert chains.delete([chain, outsider], cascade=True) >= each([chain, outsider, shared, own])
     assert not Job.objects.exists()
 

@@ -11,7 +11,8 @@ from django_jobchains import chains
 from django_jobchains.chains import Chain
 from django_jobchains.models import Job
 from tests.interventions.verbs import CANCEL, VERBS
-from tests.support.chains import each, everything, go_on, ship
+from tests.support.chains import each, go_on, ship
+from tests.support.jobs import tables
 
 pytestmark = pytest.mark.django_db
 
@@ -54,10 +55,10 @@ WRONG = [
 def test_several_may_be_passed_in_any_form(store, verb, form):
     made = [verb.make(store), verb.make(store)]
     verb.make(store)
-    before = everything()[0]
+    before = tables()[0]
     result = verb.call(FORMS[form](made))
     assert result == (each(made) if verb.returns_ids else None)
-    changed = [row for row in before if row not in everything()[0]]
+    changed = [row for row in before if row not in tables()[0]]
     assert {row["id"] for row in changed} == each(made)
 
 
@@ -77,17 +78,17 @@ def test_many_take_as_many_statements_as_one(store, verb):
 def test_one_may_be_passed_without_a_list(store, verb):
     first, second, third = (verb.make(store) for _ in range(3))
     for chain, given in ((first, first.id), (second, second), (third, third.current_job)):
-        before = everything()[0]
+        before = tables()[0]
         assert verb.call(given) == ({chain.id} if verb.returns_ids else None)
-        assert everything()[0] != before
+        assert tables()[0] != before
 
 
 @verbs
 def test_an_empty_list_changes_nothing(store, verb):
     verb.make(store)
-    before = everything()
+    before = tables()
     assert verb.call([]) == (set() if verb.returns_ids else None)
-    assert everything() == before
+    assert tables() == before
 
 
 @verbs

@@ -8,8 +8,8 @@ from django.db import transaction
 from django_jobchains import chains
 from django_jobchains.chains import JobNotRunnable
 from django_jobchains.models import Job
-from tests.support.chains import STATES, backing_off, everything, pending, scheduled, ship
-from tests.support.jobs import claim, database_now
+from tests.support.chains import STATES, backing_off, pending, scheduled, ship
+from tests.support.jobs import claim, database_now, tables
 
 pytestmark = pytest.mark.django_db
 
@@ -42,13 +42,13 @@ def test_a_job_is_due_now(store, make):
 @pytest.mark.parametrize("state", NOT_PENDING)
 def test_if_a_job_is_not_pending_none_is_moved_and_the_error_names_a_remedy(store, state):
     chain, other = STATES[state](store), scheduled(store)
-    before = everything()
+    before = tables()
     message = f"Job {chain.id} is {chain.status}, not pending.*{NOT_PENDING[state]}. Nothing was changed."
     for given in ([chain.id, other.id], [other.id, chain.id], chain.id):
         with pytest.raises(JobNotRunnable, match=message) as caught:
             chains.run_now(given)
         assert (caught.value.job_id, caught.value.status) == (chain.id, chain.status)
-        assert everything() == before
+        assert tables() == before
 
 
 @waiting
@@ -90,10 +90,10 @@ def test_a_delay_is_counted_from_now_and_a_time_in_the_past_becomes_now(store, w
 )
 def test_an_invalid_time_is_refused(store, options, error, message):
     chain = pending(store)
-    before = everything()
+    before = tables()
     with pytest.raises(error, match=message):
         chains.reschedule(chain.id, **options)
-    assert everything() == before
+    assert tables() == before
 
 
 class TestTheClockOfTheDatabase:

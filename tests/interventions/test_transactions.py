@@ -12,7 +12,8 @@ from django_jobchains.models import Job
 from django_jobchains.store import get_store
 from tests.interventions.verbs import CANCEL, DELETE, RETRY, VERBS
 from tests.support.attempts import committed
-from tests.support.chains import STATES, attempt, everything, go_on, ship
+from tests.support.chains import STATES, attempt, go_on, ship
+from tests.support.jobs import tables
 
 pytestmark = committed
 
@@ -38,13 +39,13 @@ def test_hints_are_sent_after_the_outermost_commit(store, verb, sent, depth):
 @pytest.mark.parametrize("in_savepoint", [False, True])
 def test_a_rollback_undoes_the_operation_and_sends_no_hint(store, verb, sent, in_savepoint):
     chain = verb.make(store)
-    before = everything()
+    before = tables()
     forget(sent)
     with transaction.atomic() if in_savepoint else nullcontext(), transaction.atomic():
         verb.call(chain)
-        assert everything() != before
+        assert tables() != before
         transaction.set_rollback(True)
-    assert everything() == before
+    assert tables() == before
     assert sent == []
 
 
@@ -61,12 +62,12 @@ def test_the_transaction_of_the_caller_continues_after_an_error(store, verb, sen
     gone = ship.enqueue()
     chains.delete(gone)
     chain = verb.make(store)
-    before = everything()
+    before = tables()
     forget(sent)
     with transaction.atomic():
         with pytest.raises(verb.not_found):
             verb.call([chain.id, gone.id])
-        assert everything() == before
+        assert tables() == before
         after = ship.enqueue("after")
     assert Job.objects.get(input="after").id == after.id
     assert sent == [("default", {ship.name})]
@@ -104,14 +105,14 @@ def test_the_async_twin_does_the_same(store, verb):
 
     result = async_to_sync(call)([chain])
     assert result == ({chain.id} if verb.returns_ids else None)
-    before = everything()
+    before = tables()
     with transaction.atomic():
         async_to_sync(call)(other.id)
-        assert everything() != before
+        assert tables() != before
         transaction.set_rollback(True)
     with pytest.raises(TypeError):
         async_to_sync(call)(["x"])
-    assert everything() == before
+    assert tables() == before
 
 
 @verbs

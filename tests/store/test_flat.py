@@ -15,9 +15,8 @@ from django_jobchains.store import Store, get_store
 from django_jobchains.store.rows import Effects
 from tests.store.backlog import add, add_links, analyze, empty, forget_statistics
 from tests.store.planned_calls import ENDS
-from tests.support.costs import cost_of
 from tests.support.jobs import MAIL, SHIP, create, expire, running
-from tests.support.plans import use_plans
+from tests.support.plans import cost_of, use_plans
 
 LEASES = {SHIP: 60.0, MAIL: 60.0}
 QUEUES = ["default"]

@@ -1,44 +1,41 @@
 """Create chains in each state with public calls, and many rows at once with SQL."""
 
-from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
-from uuid import UUID
 
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_jobchains import chains
 from django_jobchains.db.ids import new_id
-from django_jobchains.models import Chain, Job
+from django_jobchains.models import Job
 from django_jobchains.processors import JobType
 from django_jobchains.store import get_store
 from tests.support.jobs import claim, failed_try
 
-pack: JobType[Any, Any] = JobType("shop.pack")
-ship: JobType[Any, Any] = JobType("shop.ship")
-mail: JobType[Any, Any] = JobType("shop.mail")
+pack = JobType("shop.pack")
+ship = JobType("shop.ship")
+mail = JobType("shop.mail")
 DECLARED = (pack, ship, mail)
 MORNING = datetime(2024, 5, 1, 6, 30, 0, 123456, tzinfo=UTC)
 
 
-def pending() -> Chain:
+def pending():
     return pack.enqueue({"order": 1})
 
 
-def running() -> Chain:
+def running():
     chain = pack.enqueue({"order": 2})
     claim_all()
     return chain
 
 
-def completed() -> Chain:
+def completed():
     chain = pack.enqueue({"order": 3})
     chains.complete(chain.id, {"weight": 2.5})
     return chain
 
 
-def continued() -> Chain:
+def continued():
     """The first job is completed, the second one is pending."""
     chain = pack.enqueue({"order": 4})
     with chains.current_job(chain.id) as current:
@@ -46,7 +43,7 @@ def continued() -> Chain:
     return chain
 
 
-def completed_in_three_steps(using: str | None = None) -> Chain:
+def completed_in_three_steps(using=None):
     chain = pack.enqueue({"order": 5}, using=using)
     with chains.current_job(chain.id, using=using) as current:
         current.continue_with(ship, {"parcel": 50})
@@ -55,26 +52,26 @@ def completed_in_three_steps(using: str | None = None) -> Chain:
     return chain
 
 
-def completed_without_output() -> Chain:
+def completed_without_output():
     chain = pack.enqueue({"order": 6})
     chains.complete(chain.id, None)
     return chain
 
 
-def failed() -> Chain:
+def failed():
     """The second job has failed."""
     chain = continued()
     get_store().attempts.fail([failed_try(job, error="no stamps") for job in claim_all()])
     return chain
 
 
-def cancelled() -> Chain:
+def cancelled():
     chain = continued()
     chains.cancel(chain.id)
     return chain
 
 
-def blocked() -> Chain:
+def blocked():
     """The second job waits for a pending chain."""
     blocker = mail.enqueue()
     chain = pack.enqueue({"order": 7})
@@ -84,7 +81,7 @@ def blocked() -> Chain:
 
 
 #: Functions that claim due jobs come first.
-SHAPES: dict[str, Callable[[], Chain]] = {
+SHAPES = {
     make.__name__: make
     for make in (
         running,
@@ -100,11 +97,11 @@ SHAPES: dict[str, Callable[[], Chain]] = {
 }
 
 
-def claim_all() -> list[Any]:
+def claim_all():
     return claim(get_store(), types=[job_type.name for job_type in DECLARED])
 
 
-def rows(count: int, ids: Sequence[UUID] | None = None, created_at: datetime = MORNING, **values: Any) -> list[UUID]:
+def rows(count, ids=None, created_at=MORNING, **values):
     """Create chains of one job with SQL, and return their ids in the order of creation."""
     ids = ids or [new_id() for _ in range(count)]
     if values.get("status") == "completed":
@@ -113,13 +110,13 @@ def rows(count: int, ids: Sequence[UUID] | None = None, created_at: datetime = M
     return list(ids)
 
 
-def row(id_: UUID, chain_id: UUID | None = None, step: int = 0, **values: Any) -> Job:
-    base: dict[str, Any] = {"chain_type_name": "shop.pack", "type_name": "shop.pack", "queue": "default"}
+def row(id_, chain_id=None, step=0, **values):
+    base = {"chain_type_name": "shop.pack", "type_name": "shop.pack", "queue": "default"}
     base |= {"status": "pending", "run_at": MORNING, "created_at": MORNING}
     return Job(id=id_, chain_id=chain_id or id_, chain_index=step, **(base | values))
 
 
-def steps(count: int, **last: Any) -> UUID:
+def steps(count, **last):
     """Create a chain whose jobs are completed except the last, and return its id. ``last``: columns of the last job."""
     ids = [new_id() for _ in range(count)]
     done = {"status": "completed", "finished_at": MORNING}
@@ -128,11 +125,11 @@ def steps(count: int, **last: Any) -> UUID:
     return ids[0]
 
 
-def later(seconds: float) -> datetime:
+def later(seconds):
     return MORNING + timedelta(seconds=seconds)
 
 
-def pages(queryset: Any, limit: int) -> Iterator[list[Any]]:
+def pages(queryset, limit):
     """Yield the pages of a list."""
     cursor = None
     while True:
@@ -144,11 +141,11 @@ def pages(queryset: Any, limit: int) -> Iterator[list[Any]]:
             return
 
 
-def all_of(queryset: Any, limit: int = 7) -> list[Any]:
+def all_of(queryset, limit=7):
     return [item for page in pages(queryset, limit) for item in page]
 
 
-def statements(call: Callable[[], object]) -> list[str]:
+def statements(call):
     with CaptureQueriesContext(connection) as queries:
         call()
     return [query["sql"] for query in queries]

@@ -3,11 +3,9 @@
 import fcntl
 import sqlite3
 import tempfile
-from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from django.core.management import call_command
 from django.db import connections
@@ -20,7 +18,7 @@ TEMPLATE = Path(tempfile.gettempdir()) / f"{TEMPLATE_NAME}.sqlite3"
 
 
 @contextmanager
-def database(alias: str, settings: dict[str, Any], blocker: Any) -> Iterator[str]:
+def database(alias, settings, blocker):
     """Add an alias with the settings of the test database, overridden by these."""
     connections.settings[alias] = {**connections["default"].settings_dict, **settings}
     with blocker.unblock():  # this test's list of allowed aliases does not contain the new one
@@ -30,7 +28,7 @@ def database(alias: str, settings: dict[str, Any], blocker: Any) -> Iterator[str
 
 
 @contextmanager
-def sqlite_database(alias: str, name: str, blocker: Any, *, is_migrated: bool = True) -> Iterator[str]:
+def sqlite_database(alias, name, blocker, *, is_migrated=True):
     """Add an alias for an SQLite database of this name."""
     options = {"transaction_mode": "IMMEDIATE", "timeout": 20}
     settings = {"ENGINE": "django.db.backends.sqlite3", "NAME": name, "OPTIONS": options}
@@ -40,7 +38,7 @@ def sqlite_database(alias: str, name: str, blocker: Any, *, is_migrated: bool = 
         yield alias
 
 
-def migrate(alias: str) -> None:
+def migrate(alias):
     """Give an empty SQLite database all tables, in much less time than its migrations take."""
     connections[alias].ensure_connection()
     with closing(sqlite3.connect(":memory:")) as source:
@@ -49,7 +47,7 @@ def migrate(alias: str) -> None:
 
 
 @contextmanager
-def copied_database() -> Iterator[None]:
+def copied_database():
     """Return the path of the SQLite database of this process."""
     path = Path(connections["default"].settings_dict["NAME"])
     path.write_bytes(_migrated())
@@ -60,7 +58,7 @@ def copied_database() -> Iterator[None]:
 
 
 @cache
-def _migrated() -> bytes:
+def _migrated():
     """Return the template, which the first process that needs it creates."""
     with TEMPLATE.open("a+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -72,7 +70,7 @@ def _migrated() -> bytes:
     return content
 
 
-def _migrate_in_memory() -> bytes:
+def _migrate_in_memory():
     settings = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:", "OPTIONS": {}}
     connections.settings["migrated"] = {**connections["default"].settings_dict, **settings}
     try:
@@ -84,7 +82,7 @@ def _migrate_in_memory() -> bytes:
 
 
 @contextmanager
-def without_table(name: str) -> Iterator[None]:
+def without_table(name):
     """Rename a table for the time of the block."""
     with connections["default"].cursor() as cursor:
         cursor.execute(f"ALTER TABLE {name} RENAME TO elsewhere")

@@ -4,8 +4,6 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any
 
 from django.db import connections
 
@@ -13,7 +11,7 @@ from django.db import connections
 class Child:
     """Make these calls one after another in a fork of this process."""
 
-    def __init__(self, calls: Sequence[Callable[[], Any]], seconds: float = 60) -> None:
+    def __init__(self, calls, seconds=60):
         connections.close_all()  # two processes must not share a connection
         read, write = os.pipe()
         self._pid = os.fork()
@@ -24,19 +22,19 @@ class Child:
         self._deadline = threading.Timer(seconds, os.kill, [self._pid, signal.SIGKILL])
         self._deadline.start()
 
-    def answer(self) -> Any:
+    def answer(self):
         """Return the result of the next call. Raise an error if it failed or hung."""
         line = self._answers.readline()
         assert line, "The child hung."
         return json.loads(line)
 
-    def end(self) -> None:
+    def end(self):
         self._answers.close()
         os.waitpid(self._pid, 0)
         self._deadline.cancel()
 
 
-def _answer(calls: Sequence[Callable[[], Any]], write: int) -> None:
+def _answer(calls, write):
     for call in calls:
         try:
             answer = call()

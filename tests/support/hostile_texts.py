@@ -53,11 +53,11 @@ def _leads_elsewhere(tag: str, address: str) -> bool:
 
 
 class _Page(HTMLParser):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(convert_charrefs=True)
-        self.problems: list[str] = []
+        self.problems = []
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         names = {name: value or "" for name, value in attrs}
         shown = self.get_starttag_text() or tag
         if any(name.startswith("on") or name == "style" for name in names):
@@ -70,7 +70,7 @@ class _Page(HTMLParser):
             self.problems.append(shown)
 
 
-def problems_of(html: str) -> list[str]:
+def problems_of(html):
     """Return the tags that a strict policy forbids, and tags that the texts above would add."""
     page = _Page()
     page.feed(html)

@@ -1,9 +1,7 @@
 """The invariants of the tables that must hold after every test."""
 
 from collections import Counter, defaultdict
-from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any
 from uuid import UUID
 
 from django_jobchains.models import FailedAttempt, Job
@@ -14,7 +12,7 @@ from tests.shop.models import Effect
 WRITERS = ("chaos.write", "chaos.slow_write", "chaos.step", "chaos.hold", "chaos.cut_off")
 
 
-def assert_invariants(using: str = "default", *, all_completed: bool = True, cancelled: Collection[UUID] = ()) -> None:
+def assert_invariants(using="default", *, all_completed=True, cancelled=()):
     """Raise an error that lists all violations. ``all_completed``: whether every job must be completed.
 
     ``cancelled``: chains that were cancelled while they ran, and may have been completed anyway.
@@ -39,17 +37,17 @@ class Oracle:
     effects: Counter[tuple[UUID, str]]
     violations: list[str] = field(default_factory=list)
 
-    def expect(self, holds: Any, job: Job, rule: str) -> None:
+    def expect(self, holds, job, rule):
         if not holds:
             facts = f"{job.status}, attempt {job.attempt}, lease {job.lease_number}, crashes {job.crashes}"
             self.violations.append(f"{job}: {rule} ({facts}, leased by {job.leased_by})")
 
-    def check_all_completed(self, cancelled: Collection[UUID]) -> None:
+    def check_all_completed(self, cancelled):
         for job in self.jobs:
             is_cancelled = job.status == "cancelled" and job.chain_id in cancelled
             self.expect(job.status == "completed" or is_cancelled, job, "I1: a committed job is completed in the end")
 
-    def check_states(self) -> None:
+    def check_states(self):
         for job in self.jobs:
             is_leased = job.leased_by is not None and job.leased_until is not None
             is_free = job.leased_by is None and job.leased_until is None
@@ -57,7 +55,7 @@ class Oracle:
             self.expect((job.status in FINAL) is (job.finished_at is not None), job, "a final job has ended")
             self.expect(job.status != "completed" or job.completed_by, job, "I3: somebody completed it")
 
-    def check_counters(self) -> None:
+    def check_counters(self):
         """Check that each claim has completed the job, left a failure, counted as a reschedule, or was handed back."""
         for job in self.jobs:
             crashes, errors = self.failures[(job.id, "crash")], self.failures[(job.id, "error")]
@@ -67,8 +65,8 @@ class Oracle:
             self.expect(job.attempt == ended + open_or_won, job, f"I5: {ended} attempts failed or were rescheduled")
             self.expect(job.lease_number >= job.attempt, job, "every attempt had its own lease")
 
-    def check_chains(self) -> None:
-        chains: dict[UUID, list[Job]] = defaultdict(list)
+    def check_chains(self):
+        chains = defaultdict(list)
         for job in self.jobs:
             chains[job.chain_id].append(job)
         for chain_id, jobs in chains.items():
@@ -80,7 +78,7 @@ class Oracle:
             for job in jobs[:-1]:
                 self.expect(job.status == "completed", job, "I7: it has a continuation only when it is completed")
 
-    def check_effects(self) -> None:
+    def check_effects(self):
         for job in self.jobs:
             written = self.effects[(job.id, "written")]
             if job.type_name in WRITERS:

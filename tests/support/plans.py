@@ -1,7 +1,6 @@
 """The plans of the statements of a store call, from PostgreSQL's ``auto_explain``."""
 
 import json
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +14,7 @@ Plan = dict[str, Any]
 ROWS_FOR_GROUPS = 200
 
 
-def use_plans(mode: str) -> None:
+def use_plans(mode):
     """Set the plans of this transaction: ``auto``, or ``force_generic_plan`` as for prepared statements."""
     with connection.cursor() as cursor:
         cursor.execute("LOAD 'auto_explain'")
@@ -23,18 +22,18 @@ def use_plans(mode: str) -> None:
 
 
 @contextmanager
-def plans() -> Iterator[list[Plan]]:
+def plans():
     """Record the plans of the statements in the block, with the rows that they read."""
-    found: list[Plan] = []
+    found = []
 
-    def note(notice: Any) -> None:
+    def note(notice):
         text = notice.message_primary or ""
         if "plan:" in text:
             found.append(json.loads(text[text.index("{") :])["Plan"])
 
     connection.ensure_connection()
     connection.connection.add_notice_handler(note)
-    options: dict[str, Any] = {"log_min_duration": 0, "log_analyze": True, "log_timing": False, "log_buffers": True}
+    options = {"log_min_duration": 0, "log_analyze": True, "log_timing": False, "log_buffers": True}
     options |= {"log_level": "notice", "log_format": "json"}
     with connection.cursor() as cursor:
         for name, value in options.items():
@@ -47,13 +46,13 @@ def plans() -> Iterator[list[Plan]]:
         connection.connection.remove_notice_handler(note)
 
 
-def nodes(plan: Plan) -> Iterator[Plan]:
+def nodes(plan):
     yield plan
     for child in plan.get("Plans", []):
         yield from nodes(child)
 
 
-def plan_of(call: Callable[[], Any]) -> list[Plan]:
+def plan_of(call):
     """Return every node of the plans of a call's statements."""
     with plans() as found:
         call()
@@ -61,15 +60,15 @@ def plan_of(call: Callable[[], Any]) -> list[Plan]:
     return [node for plan in found for node in nodes(plan)]
 
 
-def rows_read(node: Plan) -> float:
+def rows_read(node):
     return float((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"])
 
 
-def indexes_of(found: list[Plan]) -> set[str]:
+def indexes_of(found):
     return {node["Index Name"] for node in found if "Index Name" in node}
 
 
-def assert_reads_little(found: list[Plan], wanted: int) -> None:
+def assert_reads_little(found, wanted):
     """Check that there is no sequential scan, and that few unwanted rows are read or sorted."""
     scans = [node for node in found if node.get("Relation Name") in TABLES]
     sorts = [node for node in found if "Sort" in node["Node Type"]]
@@ -78,3 +77,21 @@ def assert_reads_little(found: list[Plan], wanted: int) -> None:
     assert not wrong, [
         (node["Node Type"], node.get("Relation Name"), node.get("Index Name"), rows_read(node)) for node in wrong
     ]
+
+
+def cost_of(call):
+    """Return the cost of a call's statements as the database counts it, which is the same on every machine.
+
+    On PostgreSQL, how often pages of tables and indexes are read; on SQLite, the steps of its virtual machine.
+    """
+    if connection.vendor == "postgresql":
+        with plans() as found:
+            call()
+        return sum(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] for plan in found)
+    steps = []
+    connection.connection.set_progress_handler(lambda: steps.append(None), 1)
+    try:
+        call()
+    finally:
+        connection.connection.set_progress_handler(None, 0)
+    return len(steps)

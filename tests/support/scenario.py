@@ -31,7 +31,7 @@ from asgiref.sync import sync_to_async
 
 from django_jobchains import chains, records
 from django_jobchains.models import Chain
-from django_jobchains.processors import Backoff, Batch, Processors, Registry, RunningJob
+from django_jobchains.processors import Backoff, Processors, Registry
 from django_jobchains.worker import Worker
 from tests.records.models import Export
 from tests.shop.models import Effect
@@ -112,13 +112,13 @@ class Scenario:
         A ``timeout`` is the ``max_runtime`` of records.
         """
 
-        def plain(job: RunningJob[Any]) -> Any:
+        def plain(job):
             return _drive(handler([job]), job)
 
-        async def on_loop(job: RunningJob[Any]) -> Any:
+        async def on_loop(job):
             return await _adrive(handler([job]), job)
 
-        def batch(jobs: Batch[Any]) -> None:
+        def batch(jobs):
             _drive(handler(list(jobs)), jobs)
 
         def record(record, run):

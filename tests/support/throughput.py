@@ -2,18 +2,17 @@
 
 from datetime import timedelta
 
-from django_jobchains.store import Store
 from django_jobchains.store.stats import TypeTally
 from tests.support.jobs import SHIP
 
 
-def tally(type_name: str = SHIP, age_seconds: float = 0.0, **counts: float) -> TypeTally:
+def tally(type_name=SHIP, age_seconds=0.0, **counts):
     """Return a tally with these counts; without any, one completed attempt."""
     numbers = {"completed": 0 if counts else 1, "failed": 0, "crashed": 0, "seconds": 0.0, "longest_seconds": 0.0}
     return TypeTally(type_name, age_seconds, **{**numbers, **counts})
 
 
-def put_clock(store: Store, minute: int, second: float) -> None:
+def put_clock(store, minute, second):
     """Set the database's clock to this minute and second of the hour after the next."""
     store.db.ahead_seconds = 0
     now = store.stats.time_ago(0)

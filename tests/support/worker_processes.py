@@ -7,10 +7,9 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -28,14 +27,14 @@ class WorkerProcess:
 
     def __init__(
         self,
-        written: Path,
-        *arguments: str,
-        jobchains: dict[str, Any] | None = None,
-        within: Sequence[str] = (),
-        start: tuple[str, ...] = ("-m", "django"),
-        cwd: Path = ROOT,
-        **environment: str,
-    ) -> None:
+        written,
+        *arguments,
+        jobchains=None,
+        within=(),
+        start=("-m", "django"),
+        cwd=ROOT,
+        **environment,
+    ):
         options = {"REAP_SECONDS": 0.5, "POLL_SECONDS": 1, "BACKOFF_INITIAL_SECONDS": 0.1, **(jobchains or {})}
         self._written = written
         with written.open("wb") as file:
@@ -55,44 +54,44 @@ class WorkerProcess:
             )
 
     @property
-    def pid(self) -> int:
+    def pid(self):
         return self.process.pid
 
     @property
-    def is_alive(self) -> bool:
+    def is_alive(self):
         return self.process.poll() is None
 
     @property
-    def output(self) -> str:
+    def output(self):
         return self._written.read_text()
 
-    def until_ready(self) -> "WorkerProcess":
+    def until_ready(self):
         """Wait until the worker has reported that it runs."""
         until(lambda: "Worker " in self.output or not self.is_alive, 90, lambda: self.output)
         assert self.is_alive, self.output
         return self
 
-    def until_output(self, text: str, count: int = 1, seconds: float = 60) -> None:
+    def until_output(self, text, count=1, seconds=60):
         until(lambda: self.output.count(text) >= count, seconds, lambda: self.output)
 
-    def until_working(self, count: int = 1) -> list[psutil.Process]:
+    def until_working(self, count=1):
         """Wait until this many workers have started since the process began, and return those that run."""
         self.until_output("Worker ", count)
         return self.workers()
 
-    def signal(self, number: int) -> None:
+    def signal(self, number):
         self.process.send_signal(number)
 
-    def freeze(self) -> None:
+    def freeze(self):
         """Send SIGSTOP, and wait until every thread has stopped."""
         self.signal(signal.SIGSTOP)
         until(lambda: os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG), 15, lambda: self.output)
 
-    def wait(self, seconds: float = 30) -> int:
+    def wait(self, seconds=30):
         """Wait for the end of the process, and return its exit code."""
         return self.process.wait(seconds)
 
-    def kill(self) -> None:
+    def kill(self):
         """Kill the process and its child processes."""
         started = self.workers()
         self.process.kill()
@@ -101,7 +100,7 @@ class WorkerProcess:
             with suppress(psutil.NoSuchProcess):
                 worker.kill()
 
-    def workers(self) -> list[psutil.Process]:
+    def workers(self):
         """Return the worker processes of a supervisor."""
         try:
             return psutil.Process(self.pid).children()
@@ -109,24 +108,24 @@ class WorkerProcess:
             return []
 
 
-def is_running(process: psutil.Process) -> bool:
+def is_running(process):
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
 
 
-def until_gone(processes: list[psutil.Process], seconds: float = 60) -> None:
+def until_gone(processes, seconds=60):
     until(lambda: not any(map(is_running, processes)), seconds, "processes still run")
 
 
-def free_port() -> int:
+def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-def ask(port: int, path: str) -> tuple[int, dict[str, Any]]:
+def ask(port, path):
     """Return the status and the body of a response of a health port."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     try:
@@ -148,11 +147,11 @@ def start_patient_process(transactional_db, tmp_path):
 
 
 @contextmanager
-def started_processes(folder: Path, environment: dict[str, str]) -> Iterator[StartProcess]:
+def started_processes(folder, environment):
     """Start worker processes, and kill those that still run at the end."""
-    started: list[WorkerProcess] = []
+    started = []
 
-    def start(*arguments: str, **options: Any) -> WorkerProcess:
+    def start(*arguments, **options):
         written = folder / f"worker-{len(started)}"
         started.append(WorkerProcess(written, *arguments, **{**environment, **options}))
         return started[-1]

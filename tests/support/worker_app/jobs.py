@@ -24,7 +24,7 @@ followed = Processors(lease=LEASE, backoff=Backoff(0.1, 1, 0.1, 0))
 LOOK_SECONDS = 0.02
 
 
-def note(job: RunningJob[Any], label: str) -> None:
+def note(job, label):
     Effect.objects.create(job_id=job.id, label=label)
 
 
@@ -46,7 +46,7 @@ def slow_write(job: RunningJob[float]) -> None:
 
 
 @processors.register("chaos.dies_then_fails", max_attempts=2)
-def dies_then_fails(job: RunningJob[None]) -> None:
+def dies_then_fails(job):
     """Kill the worker in the first attempt, and raise an error in the second."""
     if job.attempt == 1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -76,7 +76,7 @@ def attempt(job: RunningJob[float]) -> None:
 
 
 @processors.register("chaos.hold")
-def hold(job: RunningJob[None]) -> int:
+def hold(job):
     """Wait in the first attempt for an effect "go on", even after an abort."""
     note(job, f"started by {os.getpid()}")
     while job.attempt == 1 and not Effect.objects.filter(label="go on").exists():
@@ -102,14 +102,14 @@ def gated(job: RunningJob[str]) -> str:
 
 
 @processors.register("chaos.async_heed")
-async def async_heed(job: RunningJob[None]) -> None:
+async def async_heed(job):
     """Like ``chaos.heed``, on the event loop."""
     await Effect.objects.acreate(job_id=job.id, label="started")
     await asyncio.sleep(120)
 
 
 @processors.register("chaos.async_block")
-async def async_block(job: RunningJob[None]) -> None:
+async def async_block(job):
     """Block the event loop, and ignore the abort signal."""
     await Effect.objects.acreate(job_id=job.id, label="started")
     time.sleep(120)  # noqa: ASYNC251
@@ -124,7 +124,7 @@ async def async_write(job: RunningJob[float]) -> int:
 
 
 @processors.register("chaos.heed")
-def heed(job: RunningJob[None]) -> None:
+def heed(job):
     """Run until the attempt is aborted."""
     note(job, "started")
     job.signal.wait(120)
@@ -160,12 +160,12 @@ def patient(job: RunningJob[float]) -> None:
 
 
 @processors.register("chaos.nothing")
-def nothing(job: RunningJob[Any]) -> None:
+def nothing(job):
     """Complete in a batch."""
 
 
 @processors.register("chaos.after", on_blocker_failure="run")
-def after(job: RunningJob[Any]) -> None:
+def after(job):
     """Run when the blockers have ended, whether they were completed or not."""
 
 
@@ -180,7 +180,7 @@ def grow(job: RunningJob[int]) -> None:
     kept.append(bytearray(os.urandom(1024) * 1024 * job.input))
 
 
-kept: list[bytearray] = []
+kept = []
 
 
 @followed.register("chaos.dies", on_failure="chaos.mourns")
@@ -190,7 +190,7 @@ def dies(job: RunningJob[str]) -> None:
 
 
 @followed.register("chaos.mourns")
-def mourns(job: RunningJob[Any]) -> list[Any]:
+def mourns(job):
     """Return the input, which describes the job that failed."""
     return [job.input[name] for name in ("job_id", "type_name", "attempt", "error", "input")]
 
