@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_jobchains.notifications import EVERY, KINDS, Hint, chain_finished, decode, encode, job_scheduled
+from django_jobchains.notifications.hints import few
 
 names = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1, max_size=200)
 numbers = st.integers(0, 2**64 - 1).map("{:x}".format)
@@ -55,3 +56,9 @@ def test_invalid_input_decodes_to_none(kind, text):
 
 def test_hints_of_one_kind_and_subject_are_equal():
     assert len({job_scheduled("a", 1), job_scheduled("a", 2), job_scheduled("a")}) == 1
+
+
+def test_hints_about_many_subjects_become_one_for_every_subject():
+    hints = [job_scheduled(f"type.{number}") for number in range(1_000)]
+    assert few(hints) == {job_scheduled(EVERY)}
+    assert few(hints[:50]) == hints[:50]

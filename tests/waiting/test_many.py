@@ -12,7 +12,7 @@ from django_jobchains.chains import ChainCancelled, ChainTimeout
 from tests.support.attempts import committed
 from tests.support.statements import statements_of_others
 from tests.support.waiting import stays, until
-from tests.waiting.waiters import LONG, WaitingThread, approval, finish, sessions, threads, until_waiting, waited_for
+from tests.waiting.waiters import LONG, WaitingThread, approval, sessions, threads, until_waiting
 
 pytestmark = [committed, pytest.mark.slow, pytest.mark.usefixtures("no_poll")]
 
@@ -83,10 +83,3 @@ def test_no_wake_up_is_lost_while_waiters_come_and_go(processors, start_worker):
         for waiter, output in zip(impatient, outputs[::4], strict=True):
             result = waiter.output()
             assert isinstance(result, ChainTimeout) or result == output
-
-
-def test_each_of_many_hints_notifies_its_waiter():
-    """A chain ends only after the previous waiter has returned, so no later hint makes up for a lost one."""
-    for chain, waiter in [waited_for() for _ in range(30)]:
-        finish(chain, "done")
-        assert waiter.output() == "done"

@@ -210,15 +210,17 @@ class NotifierContract:
         if self.carries_hints:
             until(lambda: len(set(received.of_a_type())) == 80, what=lambda: len(received.hints))
 
-    def test_a_closed_notifier_can_be_used_again(self) -> None:
+    def test_a_closed_notifier_can_be_used_again_and_keeps_its_listener(self) -> None:
         notifier = self.notifier()
+        own, received = self.received(notifier), self.received()
         notifier.publish([MAIL])
         for _ in range(2):
             notifier.close()
-        received = self.received()
+        assert own.listener.is_alive
         notifier.publish([SHIP])
         if self.carries_hints:
             received.until(lambda: SHIP in received.hints)
+            own.until(lambda: {SHIP, MAIL} <= set(own.hints))
 
     def test_an_unused_notifier_can_be_closed(self) -> None:
         self.notifier().close()

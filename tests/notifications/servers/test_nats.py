@@ -122,14 +122,6 @@ def test_short_lived_process_sends_its_hints(nats_server, make, listen):
         assert received.hints[-1].count == 3
 
 
-def test_names_are_resolved_without_an_executor(nats_server, make, listen):
-    """An executor accepts no work while the interpreter ends."""
-    before = set(threading.enumerate())
-    listen(make(f"nats://localhost:{nats_server.port}"))
-    started = {thread.name for thread in set(threading.enumerate()) - before}
-    assert started == {"jobchains-nats-default", "jobchains-nats-default-hints"}
-
-
 @pytest.mark.slow
 def test_process_ends_without_a_responding_server(start_server):
     paused = start_server()

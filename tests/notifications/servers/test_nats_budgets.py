@@ -13,7 +13,6 @@ from nats.js.errors import BucketNotFoundError
 from django_jobchains.notifications import Hint
 from django_jobchains.notifications.nats import NatsNotifier, budgets, thread
 from django_jobchains.notifications.nats.budgets import MAX_BYTES, REMEMBERED_SECONDS
-from django_jobchains.testing.contracts.concurrency import at_once
 from tests.support.waiting import until
 
 BUCKET = "django_jobchains_wakes"
@@ -57,15 +56,6 @@ def on_server(server, work):
             await client.close()
 
     return asyncio.run(run())
-
-
-@pytest.mark.usefixtures("patient")
-def test_twenty_simultaneous_requests_share_the_jobs(nats_server, make, monkeypatch):
-    """They have enough time for all conflicts. Otherwise some requests return None, and their workers query."""
-    monkeypatch.setattr(budgets, "MAX_TRIES", 100)
-    notifiers, hint = [make(nats_server), make(nats_server)], hint_of(7)
-    shares = at_once([lambda notifier=notifier: notifier.take(hint, 2, "all") for notifier in notifiers * 10])
-    assert sum(shares) == 7, shares
 
 
 def test_budget_is_unknown_after_too_many_conflicts(nats_server, make, monkeypatch):

@@ -9,7 +9,7 @@ from django_jobchains.notifications import get_notifier, job_scheduled
 from django_jobchains.notifications.hints import RESYNC_HINTS
 from django_jobchains.notifications.redis import RedisNotifier
 from tests.support.servers.redis import RedisServer
-from tests.support.waiting import stays, until
+from tests.support.waiting import until
 
 SHIP = replace(job_scheduled("shop.ship", 5), id="00000000000000aa")
 KEY = f"django_jobchains:taken:a:{SHIP.id}"
@@ -69,15 +69,6 @@ def test_budget_is_unknown_during_an_outage(redis_server, use_redis, outage):
     started = time.monotonic()
     assert [notifier.take(SHIP, 3, "a") for _ in range(100)] == [None] * 100
     assert time.monotonic() - started < 100 * 0.2 / 2, "most calls did not wait for the timeout of 0.2 seconds"
-
-
-def test_many_subjects_are_sent_as_one_hint(listen):
-    received = listen(get_notifier("default"))
-    received.until_resynced()
-    get_notifier("default").publish([job_scheduled(f"type.{number}") for number in range(1_000)])
-    expected = [*RESYNC_HINTS, RESYNC_HINTS[0]]
-    until(lambda: received.hints == expected)
-    assert stays(lambda: received.hints == expected, 0.2)
 
 
 def test_close_closes_the_connection(admin):

@@ -95,17 +95,6 @@ def test_forked_child_has_its_own_connection(broker, listen):
     assert received.hints.count(job_scheduled(EVERY)) == 1, "the listener did not reconnect"
 
 
-def test_closing_a_notifier_does_not_close_its_listener(broker, listen):
-    notifier, sender = broker.make(), broker.make()
-    received = listen(notifier)
-    notifier.publish([SHIP])
-    notifier.close()
-    assert received.listener.is_alive
-    sender.publish([MAIL])
-    until(lambda: {SHIP, MAIL} <= set(received.hints))
-    sender.close()
-
-
 @pytest.mark.parametrize("outage", ["stop", "freeze"])
 @pytest.mark.parametrize("was_connected", [True, False])
 def test_enqueueing_does_not_wait_for_an_unreachable_server(broker, outage, was_connected):
