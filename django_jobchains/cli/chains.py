@@ -15,13 +15,7 @@ from django_jobchains.chains import Chain, Job
 from django_jobchains.chains.pruning import MAX_BATCH_SIZE
 from django_jobchains.cli import converters
 from django_jobchains.cli.screen import counted
-from django_jobchains.cli.subcommand import (
-    Invocation,
-    Subcommand,
-    batches,
-    report_changes,
-    unknown_ids,
-)
+from django_jobchains.cli.subcommand import Invocation, Subcommand, batches, check_known, in_batches, report_changes
 from django_jobchains.declare.registry import get_registry
 from django_jobchains.exceptions import InvalidInput, InvalidOutput, JobchainsError, JobTypeNotFound
 from django_jobchains.payloads.schemas import example_of
@@ -59,7 +53,7 @@ class EnqueueCommand(Subcommand):
         )
 
     def run(self, call: Invocation) -> None:
-        text = converters.json_on_input() if call["input"] == "-" else call["input"]
+        text = converters.json_or_input(call["input"])
         try:
             chain = _enqueue(call, text)
         except (JobchainsError, ValueError) as error:
@@ -101,8 +95,7 @@ def find_targets(ids: Sequence[UUID], using: str) -> list[Target]:
     found: dict[UUID, UUID] = {}
     for batch in batches(ids):
         found.update(Job.objects.using(using).filter(pk__in=batch).values_list("id", "chain_id"))
-    if missing := [id_ for id_ in ids if id_ not in found]:
-        raise unknown_ids("chain or job", missing)
+    check_known("chain or job", ids, found)
     return [Target(id_, found[id_]) for id_ in ids]
 
 
@@ -127,12 +120,11 @@ class ChainCommand(Subcommand):
     def run(self, call: Invocation) -> None:
         targets = find_targets(converters.all_ids(call["ids"]), call.using)
         changed: set[UUID] = set()
-        with call.screen.progress(self.participle) as show:
-            done = 0
-            for batch in batches(targets):
-                show(done, done / len(targets))
-                changed |= self._change(batch, call, len(changed))
-                done += len(batch)
+
+        def change(batch: Sequence[Target]) -> None:
+            changed.update(self._change(batch, call, len(changed)))
+
+        in_batches(targets, self.participle, call.screen, change)
         self._report(len(targets), changed, call)
 
     def _change(self, batch: Sequence[Target], call: Invocation, before: int, **options: Any) -> set[UUID]:
@@ -215,7 +207,7 @@ class CompleteCommand(Subcommand):
         parser.add_argument("--type", metavar="NAME", help="only if the current job is of this type")
 
     def run(self, call: Invocation) -> None:
-        text = converters.json_on_input() if call["output"] == "-" else call["output"]
+        text = converters.json_or_input(call["output"])
         [target] = find_targets([call["id"]], call.using)
         try:
             job = _complete(target, text, call)

@@ -7,7 +7,8 @@ import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 from uuid import UUID
 
 from django.core.management.base import CommandError
@@ -17,6 +18,8 @@ from django_jobchains.db.times import checked_time
 from django_jobchains.statuses import FINAL, Status
 from django_jobchains.store.deduplication import Deduplicate
 from django_jobchains.values import PRIORITY, QUEUE
+
+Value = TypeVar("Value")
 
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d|w)")
@@ -39,15 +42,19 @@ def all_ids(given: Sequence[UUID | str]) -> list[UUID]:
     """Return each id once, in order. ``-`` stands for the ids on standard input."""
     ids: dict[UUID, None] = {}
     for part in given:
-        ids.update(dict.fromkeys(_ids_on_input() if isinstance(part, str) else [part]))
+        ids.update(dict.fromkeys(_on_input(_ids) if isinstance(part, str) else [part]))
     if not ids:
         raise CommandError("No ids on standard input.")
     return list(ids)
 
 
-def _ids_on_input() -> list[UUID]:
+def _ids(text: str) -> list[UUID]:
+    return [id_of(word) for word in text.split()]
+
+
+def _on_input(convert: Callable[[str], Value]) -> Value:
     try:
-        return [id_of(word) for word in sys.stdin.read().split()]
+        return convert(sys.stdin.read())
     except ArgumentTypeError as error:
         raise CommandError(f"On standard input: {error}.", returncode=2) from error
 
@@ -99,11 +106,20 @@ def final_status(text: str) -> str:
     return text
 
 
-def queue(text: str) -> str:
-    try:
-        return QUEUE.check("queue", text)
-    except ValueError as error:
-        raise ArgumentTypeError(str(error)) from None
+def _checked(check: Callable[[str], Value]) -> Callable[[str], Value]:
+    """Return a converter for a check that raises ``ValueError``."""
+
+    def convert(text: str) -> Value:
+        try:
+            return check(text)
+        except ValueError as error:
+            raise ArgumentTypeError(str(error)) from None
+
+    return convert
+
+
+queue = _checked(partial(QUEUE.check, "queue"))
+deduplication_key = _checked(Deduplicate)
 
 
 def priority(text: str) -> int:
@@ -111,13 +127,6 @@ def priority(text: str) -> int:
         return PRIORITY.check("priority", int(text))
     except ValueError:
         raise ArgumentTypeError(f"{text!r} is not a priority: write an integer from -32768 to 32767") from None
-
-
-def deduplication_key(text: str) -> Deduplicate:
-    try:
-        return Deduplicate(text)
-    except ValueError as error:
-        raise ArgumentTypeError(str(error)) from None
 
 
 def integer(least: int, most: int | None = None) -> Callable[[str], int]:
@@ -140,7 +149,7 @@ def slots(text: str) -> int | None:
 
 
 def json_text(text: str) -> str:
-    """Return valid JSON unchanged. ``-`` is read later, by ``json_on_input``."""
+    """Return valid JSON unchanged. ``-`` is read later, by ``json_or_input``."""
     if text == "-":
         return text
     try:
@@ -152,11 +161,9 @@ def json_text(text: str) -> str:
     return text
 
 
-def json_on_input() -> str:
-    try:
-        return json_text(sys.stdin.read())
-    except ArgumentTypeError as error:
-        raise CommandError(f"On standard input: {error}.", returncode=2) from error
+def json_or_input(text: str) -> str:
+    """Return the JSON, or that on standard input if it is ``-``."""
+    return _on_input(json_text) if text == "-" else text
 
 
 def _no_constant(name: str) -> Any:

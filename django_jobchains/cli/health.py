@@ -62,11 +62,7 @@ class HealthCommand(Subcommand):
             "--max-backlog", type=converters.non_negative, metavar="N", help="how many jobs and records may be due"
         )
         parser.add_argument(
-            "--min-workers",
-            type=converters.non_negative,
-            metavar="N",
-            default=1,
-            help="how many must be alive (1)",
+            "--min-workers", type=converters.non_negative, metavar="N", default=1, help="how many must be alive (1)"
         )
         parser.add_argument(
             "--queue",
@@ -76,11 +72,7 @@ class HealthCommand(Subcommand):
             help="check this one; may be repeated (all)",
         )
         parser.add_argument(
-            "--timeout",
-            type=converters.seconds,
-            metavar="SECONDS",
-            default=10.0,
-            help="to wait for the database (10)",
+            "--timeout", type=converters.seconds, metavar="SECONDS", default=10.0, help="to wait for the database (10)"
         )
 
     def run(self, call: Invocation) -> None:

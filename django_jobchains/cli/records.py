@@ -12,7 +12,7 @@ from django.db.models import QuerySet
 
 from django_jobchains import records
 from django_jobchains.cli import converters
-from django_jobchains.cli.subcommand import Invocation, Subcommand, batches, report_changes, unknown_ids
+from django_jobchains.cli.subcommand import Invocation, Subcommand, batches, check_known, in_batches, report_changes
 from django_jobchains.declare.registry import get_registry
 from django_jobchains.records.declarations import RecordType
 
@@ -57,12 +57,10 @@ class RecordsCommand(Subcommand):
                 raise CommandError("--after is an option of 'records requeue'.", returncode=2)
             change = partial(change, after=call["after"])
         kind = _record_type(call["type"], call.using)
-        keys = _existing(kind, _keys(kind, call["keys"]), call.using)
-        changed = 0
-        with call.screen.progress(participle) as show:
-            for batch in batches(keys):
-                show(changed, changed / len(keys))
-                changed += change(_rows(kind, batch, call.using))
+        keys = _keys(kind, call["keys"])
+        found = {key for batch in batches(keys) for key in _rows(kind, batch, call.using).values_list("pk", flat=True)}
+        check_known(f"{kind.model.__qualname__} with the primary key", keys, found)
+        changed = sum(in_batches(keys, participle, call.screen, lambda batch: change(_rows(kind, batch, call.using))))
         report_changes(call.screen, len(keys), changed, "record", participle, reason, changed)
 
 
@@ -96,14 +94,6 @@ def _key(kind: RecordType, text: str) -> Any:
         raise CommandError(
             f"{text!r} is not a primary key of {kind.model.__qualname__}: {problem}", returncode=2
         ) from error
-
-
-def _existing(kind: RecordType, keys: Sequence[Any], using: str) -> Sequence[Any]:
-    """Return the keys. Unknown ones are an error, before anything is changed."""
-    found = {key for batch in batches(keys) for key in _rows(kind, batch, using).values_list("pk", flat=True)}
-    if missing := [key for key in keys if key not in found]:
-        raise unknown_ids(f"{kind.model.__qualname__} with the primary key", missing)
-    return keys
 
 
 def _rows(kind: RecordType, keys: Sequence[Any], using: str) -> QuerySet[Any]:

@@ -1,13 +1,15 @@
 """The base class of subcommands, and what those that change several rows share."""
 
 from argparse import ArgumentParser
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from django.core.management.base import CommandError
 
 from django_jobchains.cli.screen import Screen, counted
+
+Result = TypeVar("Result")
 
 #: The number of ids in one call of the API, and so in one transaction.
 BATCH_SIZE = 500
@@ -44,9 +46,24 @@ def batches(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
     return (items[start : start + BATCH_SIZE] for start in range(0, len(items), BATCH_SIZE))
 
 
-def unknown_ids(noun: str, missing: Sequence[Any]) -> CommandError:
-    more = f" and {len(missing) - MAX_NAMED:,} more" if len(missing) > MAX_NAMED else ""
-    return CommandError(f"No {noun} {', '.join(map(str, missing[:MAX_NAMED]))}{more}. Nothing was changed.")
+def in_batches(
+    items: Sequence[Any], noun: str, screen: Screen, change: Callable[[Sequence[Any]], Result]
+) -> list[Result]:
+    """Call a function with each batch, and show how much is done. Return its results."""
+    results, done = [], 0
+    with screen.progress(noun) as show:
+        for batch in batches(items):
+            show(done, done / len(items))
+            results.append(change(batch))
+            done += len(batch)
+    return results
+
+
+def check_known(noun: str, asked: Sequence[Any], found: Container[Any]) -> None:
+    """Raise an error for unknown ids, before anything is changed."""
+    if missing := [id_ for id_ in asked if id_ not in found]:
+        more = f" and {len(missing) - MAX_NAMED:,} more" if len(missing) > MAX_NAMED else ""
+        raise CommandError(f"No {noun} {', '.join(map(str, missing[:MAX_NAMED]))}{more}. Nothing was changed.")
 
 
 def report_changes(

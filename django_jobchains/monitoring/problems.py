@@ -129,9 +129,7 @@ STUCK_WORKER = Kind(
     ngettext_lazy("%(count)s more worker has stuck slots.", "%(count)s more workers have stuck slots.", "number"),
 )
 _MORE_POOLS = ngettext_lazy(
-    "%(count)s more pool cannot start child processes.",
-    "%(count)s more pools cannot start child processes.",
-    "number",
+    "%(count)s more pool cannot start child processes.", "%(count)s more pools cannot start child processes.", "number"
 )
 BROKEN_POOL = Kind("pools", _("Worker %(name)s cannot start child processes for %(detail)s: see its log."), _MORE_POOLS)
 WEAKENED_POOL = Kind(

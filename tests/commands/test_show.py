@@ -8,15 +8,7 @@ from django_jobchains import chains, context
 from django_jobchains.models import Job
 from django_jobchains.processors import Backoff
 from tests.support.chains import STATES, attempt, completed, failed, go_on, mail, pending, ship
-from tests.support.jobs import (
-    entries,
-    expire,
-    failed_try,
-    finished,
-    is_a_minute,
-    next_job,
-    start_a_minute_earlier,
-)
+from tests.support.jobs import entries, expire, failed_try, finished, is_a_minute, next_job, start_a_minute_earlier
 
 pytestmark = pytest.mark.django_db
 

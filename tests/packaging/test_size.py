@@ -23,7 +23,7 @@ BUDGETS = {
     "worker": 5540,
     "store": 4290,
     "admin": 3610,
-    "cli": 1760,
+    "cli": 1750,
     "telemetry": 1690,
     "children": 1720,
     "attempts": 1460,

@@ -11,14 +11,7 @@ from django.db import connections
 from django_jobchains import chains
 from django_jobchains.db.ids import new_id
 from django_jobchains.models import Chain, Job
-from django_jobchains.notifications import (
-    EVERY,
-    chain_finished,
-    get_notifier,
-    job_scheduled,
-    ownership_lost,
-    waiting,
-)
+from django_jobchains.notifications import EVERY, chain_finished, get_notifier, job_scheduled, ownership_lost, waiting
 from django_jobchains.processors import JobType
 from django_jobchains.store.chains import Chains
 from tests.shop.models import Effect

@@ -96,10 +96,7 @@ ID, CHAIN_ID = uuid4(), uuid4()
 
 @pytest.mark.parametrize(
     ("ids", "kind", "context"),
-    [
-        ((ID, CHAIN_ID), "job", {"id": str(ID), "chain_id": str(CHAIN_ID)}),
-        (("a/b", None), "record", {"id": "a/b"}),
-    ],
+    [((ID, CHAIN_ID), "job", {"id": str(ID), "chain_id": str(CHAIN_ID)}), (("a/b", None), "record", {"id": "a/b"})],
 )
 def test_error_of_a_child_process_is_sent_by_its_worker(sent, ids, kind, context):
     SentryMiddleware()

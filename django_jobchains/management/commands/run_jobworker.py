@@ -260,11 +260,7 @@ def _replace_reason(worker: Worker, options: dict[str, Any]) -> str:
 
 def _add_options(parser: CommandParser) -> None:
     parser.add_argument("--slots", type=positive, help="attempts that run at once (JOBCHAINS['SLOTS'])")
-    parser.add_argument(
-        "--async-slots",
-        type=positive,
-        help="the same for async handlers (JOBCHAINS['ASYNC_SLOTS'])",
-    )
+    parser.add_argument("--async-slots", type=positive, help="the same for async handlers (JOBCHAINS['ASYNC_SLOTS'])")
     parser.add_argument("--queue", action="append", metavar="NAME", help="queue to serve; repeatable (default: all)")
     parser.add_argument(
         "--type", action="append", metavar="PATTERN", help="types to run: shop.*; repeatable (default: all)"
