@@ -12,6 +12,7 @@ from django_jobchains.models import DeferredWrite
 from tests.chaos.open_transactions import repeating
 from tests.chaos.oracle import lasting
 from tests.records.models import Upload
+from tests.records.test_kills import facts
 from tests.shop.models import Effect
 from tests.support.connections import READ_COMMITTED, REPEATABLE_READ, SERIALIZABLE
 from tests.support.waiting import until
@@ -89,8 +90,3 @@ def test_no_handler_that_has_returned_is_called_again(start_process, level):
 
 def has_completed(count):
     return Upload.objects.filter(state="completed").count() >= count
-
-
-def facts(processes):
-    states = Counter(Upload.objects.values_list("result", "state", "num_resets"))
-    return states, [process.output[-2_000:] for process in processes]

@@ -10,7 +10,6 @@ from django.db import connection
 
 from django_jobchains.processors import Processors, Registry
 from tests.records.models import Upload
-from tests.support.connections import end_all
 
 
 @pytest.fixture
@@ -78,13 +77,6 @@ def handling(register, start_worker):
 def quick_resets(settings):
     """Let workers reset and cancel records often, and let these records be due again at once."""
     settings.JOBCHAINS = {"REAP_SECONDS": 0.05, "BACKOFF_INITIAL_SECONDS": 0.05, "BACKOFF_JITTER": 0}
-
-
-@pytest.fixture
-def release_locks():
-    """End the transactions of other connections after the test."""
-    yield
-    end_all()
 
 
 @contextmanager
