@@ -4,8 +4,7 @@ import pytest
 from django.db import OperationalError, connection
 
 from django_jobchains.declare.policies import Backoff
-from django_jobchains.exceptions import LeaseLost as LeaseLostError
-from django_jobchains.models import FailedAttempt, Job
+from django_jobchains.models import Job
 from django_jobchains.processors import Lease
 from django_jobchains.telemetry.events import AttemptAbandoned
 from tests.shop.models import Effect
@@ -42,33 +41,6 @@ def test_lease_is_renewed_while_the_handler_runs_longer(processors, start_worker
     gate.set()
     until_completed(chain)
     assert (chain.current_job.attempt, chain.current_job.crashes, chain.current_job.lease_number) == (1, 0, 1)
-
-
-def test_lost_lease_aborts_the_handler_and_its_writes(processors, start_worker, events, short_lease):
-    reasons, errors = [], []
-
-    @processors.register("worker.until_aborted", lease=short_lease)
-    def until_aborted(job):
-        job.signal.wait(30)
-        reasons.append(job.signal.reason)
-        try:
-            with job.complete():
-                Effect.objects.create(job_id=job.id, label="written")
-        except BaseException as error:
-            errors.append(error)
-            raise
-
-    worker = start_worker()
-    job = until_aborted.enqueue().current_job
-    until(lambda: worker.running == 1)
-    Job.objects.filter(pk=job.pk).update(lease_number=2, leased_by="another")
-    until(lambda: errors)
-    assert reasons == ["taken_by_another_worker"]
-    assert isinstance(errors[0], LeaseLostError)
-    [abandoned] = until(lambda: events.of(AttemptAbandoned))
-    assert (abandoned.job_id, abandoned.reason) == (job.id, "taken_by_another_worker")
-    assert not Effect.objects.exists()
-    assert not FailedAttempt.objects.exists()
 
 
 def test_output_of_a_lost_lease_is_not_written(processors, start_worker, gate, events):

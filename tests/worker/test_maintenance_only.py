@@ -90,13 +90,6 @@ def test_arguments_about_handlers_are_refused(quick, make_worker, options):
         call_command("run_jobworker", maintenance_only=True, slots=2)
 
 
-def test_project_without_handlers_has_maintenance(make_worker):
-    """For example one whose jobs are all completed from outside, or a deployment without their code."""
-    with pytest.raises(ImproperlyConfigured, match="No processor to work for"):
-        make_worker()
-    make_worker(maintenance_only=True, slots=None)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [[], ["--processes", "1"]], ids=["one process", "a supervisor"])
 def test_process_stops_after_sigterm(start_process, arguments):

@@ -7,9 +7,8 @@ import pytest
 from django.db import connection
 
 from django_jobchains import chains
-from django_jobchains.exceptions import LeaseLost
-from django_jobchains.models import FailedAttempt, Job
-from django_jobchains.telemetry.events import AttemptEnded, WorkerStopped
+from django_jobchains.models import Job
+from django_jobchains.telemetry.events import WorkerStopped
 from tests.shop.models import Effect
 from tests.support.connections import holding
 from tests.support.waiting import until
@@ -32,18 +31,6 @@ def waiting(processors, gate):
     return waiting
 
 
-@pytest.fixture
-def heeding(processors):
-    @processors.register("worker.heeding")
-    def heeding(job):
-        Effect.objects.create(job_id=job.id, label="started")
-        job.signal.wait(30)
-        Effect.objects.create(job_id=job.id, label=str(job.signal.reason))
-        job.signal.raise_if_aborted()
-
-    return heeding
-
-
 def job_rows():
     return list(Job.objects.order_by("pk").values_list("status", "attempt", "run_at", "leased_by", "last_error"))
 
@@ -63,16 +50,6 @@ def stop_in_time(worker, timeout):
     return code
 
 
-@pytest.mark.usefixtures("patient_stop")
-def test_running_handlers_may_finish(waiting, start_worker, gate):
-    worker = start_worker()
-    chain = waiting.enqueue()
-    until(has_started)
-    threading.Timer(0.3, gate.set).start()
-    assert worker.stop(timeout=25) == 0
-    assert chain.refresh().output == "done"
-
-
 def test_nothing_is_claimed_while_stopping(waiting, start_worker, gate):
     worker = start_worker(slots=2)
     waiting.enqueue()
@@ -86,23 +63,6 @@ def test_nothing_is_claimed_while_stopping(waiting, start_worker, gate):
     assert (late.refresh().status, late.current_job.lease_number) == ("pending", 0)
 
 
-@pytest.mark.usefixtures("patient_stop")
-def test_handler_that_checks_its_signal_is_handed_back(heeding, start_worker, events):
-    job = heeding.enqueue().current_job
-    Job.objects.update(attempt=3, lease_number=3)  # earlier attempts still count
-    before = job_rows()
-    worker = start_worker()
-    until(has_started)
-    assert stop_in_time(worker, 0.2) == 0
-    assert job_rows() == before
-    assert Effect.objects.filter(label="worker_stopping").exists()
-    assert [event.ending for event in events.of(AttemptEnded)] == ["handed_back"]
-    assert not FailedAttempt.objects.exists()
-    job.refresh_from_db()
-    # A claim that was under way may have taken the job again and handed it back.
-    assert job.lease_number in (4, 5)
-
-
 def test_handler_that_ignores_its_signal_is_handed_back_in_time(waiting, start_worker, events):
     waiting.enqueue()
     before = job_rows()
@@ -111,33 +71,6 @@ def test_handler_that_ignores_its_signal_is_handed_back_in_time(waiting, start_w
     assert stop_in_time(worker, 0.2) == 1
     until(lambda: job_rows() == before, what=job_rows)
     assert [event.abandoned for event in events.of(WorkerStopped)] == [1]
-
-
-def test_handler_that_ends_after_the_stop_writes_nothing(processors, start_worker, gate):
-    ended = []
-
-    @processors.register("worker.late")
-    def late(job):
-        Effect.objects.create(job_id=job.id, label="started")
-        gate.wait(30)
-        try:
-            with job.complete():
-                Effect.objects.create(job_id=job.id, label="written")
-        except BaseException as error:
-            ended.append(error)
-            raise
-
-    worker = start_worker()
-    chain = late.enqueue()
-    until(has_started)
-    worker.stop(timeout=0)
-    until(lambda: chain.refresh().status == "pending")
-    gate.set()
-    until(lambda: ended)
-    assert isinstance(ended[0], LeaseLost)
-    assert chain.refresh().status == "pending"
-    assert not Effect.objects.filter(label="written").exists()
-    until(lambda: not threads("slot"))
 
 
 def test_jobs_claimed_ahead_are_handed_back(waiting, quick, make_worker):

@@ -48,31 +48,6 @@ def labels():
     return set(Effect.objects.values_list("label", flat=True))
 
 
-def test_handler_that_checks_its_signal_is_retried(processors, start_worker):
-    @processors.register("worker.slow", timeout=SOON)
-    def slow(job):
-        if job.attempt == 1:
-            assert job.signal.wait(30)
-            assert job.signal.reason == "timed_out"
-            job.signal.raise_if_aborted()
-        return "in time"
-
-    chain = slow.enqueue()
-    start_worker()
-    until_completed(chain)
-    assert chain.output == "in time"
-    assert "timed out" in FailedAttempt.objects.get().error
-    assert chain.jobs.get().attempt == 2
-
-
-def test_handler_that_completes_after_its_timeout_is_completed(processors, start_worker, events):
-    chain = processors.register("worker.slow", timeout=SOON)(lambda job: job.signal.wait(30)).enqueue()
-    start_worker()
-    until_completed(chain)
-    assert (chain.output, chain.jobs.get().attempt) == (True, 1)
-    assert not events.of(AttemptStuck)
-
-
 def test_time_counts_from_the_start_of_the_attempt(processors, start_worker):
     """It starts neither with the claim nor with an earlier attempt. The jobs are claimed together."""
     inside, ends = [], []
