@@ -22,7 +22,7 @@ from django_jobchains.store import Store, get_store
 from django_jobchains.store.rows import FinishedJob
 from django_jobchains.telemetry import Event, add_sink, remove_sink
 from django_jobchains.telemetry.events import ChainsPruned
-from django_jobchains.worker.pruner import Pruner, Rule
+from django_jobchains.worker.caretakers import Pruner, Rule
 
 TYPE = "bench.value"
 BATCH = 50

@@ -15,9 +15,8 @@ from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.notifications.base import WarningThrottle
 from django_jobchains.store.record_tables import RecordKey
 from django_jobchains.text.errors import traceback_of
-from django_jobchains.worker.context import WorkerContext
-from django_jobchains.worker.end_writer import EndWriter
-from django_jobchains.worker.record_ends import RecordSink
+from django_jobchains.worker.end_writer import EndWriter, RecordSink
+from django_jobchains.worker.options import WorkerContext
 from django_jobchains.worker.records import RecordSource, condition_of
 
 

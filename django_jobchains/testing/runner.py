@@ -30,10 +30,8 @@ from django_jobchains.store import Store, get_store
 from django_jobchains.store.rows import ClaimedJob
 from django_jobchains.testing.records import RecordRunner, ThisThread
 from django_jobchains.values import Duration
-from django_jobchains.worker.context import WorkerContext
-from django_jobchains.worker.end_writer import EndWriter
-from django_jobchains.worker.job_ends import JobSink
-from django_jobchains.worker.options import WorkerOptions
+from django_jobchains.worker.end_writer import EndWriter, JobSink
+from django_jobchains.worker.options import WorkerContext, WorkerOptions
 
 ResultT = TypeVar("ResultT")
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from django_jobchains.attempts.outcome import Outcome, OutcomeKind
 from django_jobchains.store import Store
 from django_jobchains.store.stats import TypeTally
-from django_jobchains.worker.failure_log import FailureLog
-from django_jobchains.worker.maintenance import PeriodicTask
+from django_jobchains.worker.maintenance import FailureLog, PeriodicTask
 
 #: Attempts that end within this time are stored with the time of its middle. So an attempt that ended less than half of
 #: this time from the edge of a minute may be counted in the adjacent minute.

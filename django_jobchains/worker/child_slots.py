@@ -9,9 +9,7 @@ from django_jobchains.attempts.record_attempt import RecordAttempt
 from django_jobchains.isolation import Isolation
 from django_jobchains.store.workers import PoolState
 from django_jobchains.telemetry.tracing import get_tracing
-from django_jobchains.worker.isolated.child_run import ChildRun, RunEnd
-from django_jobchains.worker.isolated.isolated_attempt import IsolatedAttempt
-from django_jobchains.worker.isolated.isolated_record import IsolatedRecordAttempt
+from django_jobchains.worker.isolated.isolated_attempt import ChildRun, IsolatedAttempt, IsolatedRecordAttempt, RunEnd
 from django_jobchains.worker.isolated.isolation_pool import IsolationPool
 from django_jobchains.worker.slots import AHEAD_SECONDS, NEWEST_WEIGHT, AnyAttempt, ChildTask, SlotPool, Slots
 

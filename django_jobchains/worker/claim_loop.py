@@ -9,8 +9,8 @@ from django_jobchains.attempts.outcome import Outcome, not_started
 from django_jobchains.notifications.wakeups import announced
 from django_jobchains.store.rows import AttemptKey, ClaimedJob
 from django_jobchains.telemetry import measured
-from django_jobchains.worker.context import WorkerContext
 from django_jobchains.worker.end_writer import EndWriter
+from django_jobchains.worker.options import WorkerContext
 from django_jobchains.worker.records import RecordLane, RecordWorkers
 from django_jobchains.worker.slots import PATIENCE_SECONDS, AnyAttempt, Lane, SlotTask
 from django_jobchains.worker.threads import LOCK_SECONDS

@@ -8,26 +8,21 @@ from django_jobchains.chains.pruning import retention_rules
 from django_jobchains.notifications import Hint, Listener, get_notifier
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.telemetry.probes import NotifierState, PoolCount, SlotCount
+from django_jobchains.worker.caretakers import Pruner, Reaper, RecordResetter, Unblocker, known_kinds
 from django_jobchains.worker.child_slots import ChildSlots
 from django_jobchains.worker.claim_loop import ClaimLoop
-from django_jobchains.worker.context import WorkerContext
-from django_jobchains.worker.end_writer import EndWriter
+from django_jobchains.worker.end_writer import EndWriter, JobSink
 from django_jobchains.worker.event_loop import AsyncSlots
 from django_jobchains.worker.health import HealthMonitor
 from django_jobchains.worker.heartbeat import Heartbeat
 from django_jobchains.worker.isolated.isolated_attempt import IsolatedAttempt
-from django_jobchains.worker.job_ends import JobSink
 from django_jobchains.worker.log_writer import LogWriter
 from django_jobchains.worker.maintenance import PeriodicTask, PeriodicTasks
-from django_jobchains.worker.options import WorkerOptions
-from django_jobchains.worker.pruner import Pruner
-from django_jobchains.worker.reaper import Reaper, RecordResetter, known_kinds
+from django_jobchains.worker.options import WorkerContext, WorkerOptions
 from django_jobchains.worker.records import RecordWorkers
-from django_jobchains.worker.renewal import LeaseRenewal
 from django_jobchains.worker.slots import AnyAttempt, Claimed, Lane, SlotPool, Slots, single
-from django_jobchains.worker.stuck import StuckAttempts
 from django_jobchains.worker.threads import OwnedThread
-from django_jobchains.worker.unblock import Unblocker
+from django_jobchains.worker.upkeep import LeaseRenewal, StuckAttempts
 from django_jobchains.worker.wake_order import WakeOrder
 
 

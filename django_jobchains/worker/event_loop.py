@@ -21,8 +21,8 @@ from django_jobchains.handlers.abort_signal import AbortSignal, call_on
 from django_jobchains.store.record_tables import RecordKey
 from django_jobchains.text.errors import log_error
 from django_jobchains.worker.call_threads import QueryThreadPool, SideThreads, Threads, TransactionThreadPool
-from django_jobchains.worker.context import WorkerContext
 from django_jobchains.worker.end_writer import EndWriter
+from django_jobchains.worker.options import WorkerContext
 from django_jobchains.worker.slots import PATIENCE_SECONDS, AnyAttempt, Claimed, SlotPool, SlotTask, release
 from django_jobchains.worker.threads import OwnedThread
 

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from django_jobchains.notifications import Listener, Notifier
 from django_jobchains.store.workers import PoolState
-from django_jobchains.worker.context import WorkerContext
 from django_jobchains.worker.maintenance import PeriodicTasks
+from django_jobchains.worker.options import WorkerContext
 from django_jobchains.worker.slots import SlotPool
 from django_jobchains.worker.threads import OwnedThread
 

@@ -10,9 +10,8 @@ from django_jobchains import __version__
 from django_jobchains.store.workers import Beat, WorkerFacts
 from django_jobchains.telemetry import measured
 from django_jobchains.text.errors import log_text
-from django_jobchains.worker.context import WorkerContext
-from django_jobchains.worker.failure_log import FailureLog
-from django_jobchains.worker.maintenance import PeriodicTask
+from django_jobchains.worker.maintenance import FailureLog, PeriodicTask
+from django_jobchains.worker.options import WorkerContext
 from django_jobchains.worker.slots import SlotPool
 from django_jobchains.worker.threads import returns_within
 from django_jobchains.worker.wake_order import WakeOrder, is_alive

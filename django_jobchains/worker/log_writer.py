@@ -7,8 +7,8 @@ from logging import getLogger
 from django_jobchains.db.connections import close_thread_connections, repair_connections
 from django_jobchains.store.errors import is_database_away
 from django_jobchains.store.rows import AttemptKey, LogEntries
-from django_jobchains.worker.context import WorkerContext
-from django_jobchains.worker.failure_log import FailureLog
+from django_jobchains.worker.maintenance import FailureLog
+from django_jobchains.worker.options import WorkerContext
 from django_jobchains.worker.threads import waiting
 
 logger = getLogger("django_jobchains")

@@ -1,15 +1,89 @@
-"""Runs the periodic tasks of a worker: heartbeat, counts, reaping, unblocking and pruning."""
+"""Runs the periodic tasks of a worker, and logs failures that must not stop its work."""
 
 import threading
 import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from logging import getLogger
+from typing import Protocol, TypeVar
 
 from django_jobchains.db.connections import repair_connections
-from django_jobchains.text.errors import log_text
-from django_jobchains.worker.failure_log import FailureLog
+from django_jobchains.db.setup import is_column_missing, is_table_missing
+from django_jobchains.notifications.base import WarningThrottle
+from django_jobchains.store import Store
+from django_jobchains.store.errors import is_database_away, is_lock_timeout
+from django_jobchains.text.errors import log_error, log_text
 from django_jobchains.worker.threads import waiting
 
 logger = getLogger("django_jobchains")
+
+
+class FailureLog:
+    """Logs failures. ``text``: the template of the warning, with the worker's name and the error.
+
+    Repeated failures are not logged, because an unavailable database is reported by other threads as well.
+    """
+
+    def __init__(self, text: str, worker: str) -> None:
+        self._text = text
+        self._worker = worker
+        #: Whether the last try failed.
+        self.is_failing = False
+
+    def failed(self, error: Exception) -> None:
+        if not self.is_failing:
+            logger.warning(self._text, self._worker, log_text(error))
+        self.is_failing = True
+        repair_connections()
+
+    def succeeded(self) -> None:
+        self.is_failing = False
+
+
+class Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+NamedT = TypeVar("NamedT", bound=Named)
+
+
+@dataclass(eq=False)
+class RecordFailures:
+    """Logs errors with the records of single models. ``text``: the template, with the name and the error."""
+
+    text: str
+    store: Store
+    _throttles: defaultdict[str, WarningThrottle] = field(default_factory=lambda: defaultdict(WarningThrottle))
+
+    def each(self, models: Iterable[NamedT], call: Callable[[NamedT], object]) -> None:
+        """Make the call for each model, even if the call for an earlier one failed."""
+        for model in models:
+            try:
+                call(model)
+            except Exception as error:
+                self.failed(model.name, error)
+
+    def failed(self, name: str, error: Exception) -> None:
+        """Log an error. Raise it if there is no connection any more, because calls for other models would fail as well.
+
+        After a failed transaction, Django has already connected again if the database responds.
+        """
+        repair_connections()
+        if is_database_away(error) and self.store.connection.connection is None:
+            raise error
+        if self._throttles[name].allows():
+            self._log(name, error)
+
+    def _log(self, name: str, error: Exception) -> None:
+        if is_table_missing(error) or is_column_missing(error):
+            remedy = f"Run 'manage.py migrate --database {self.store.using}'. No restart is needed."
+            logger.warning(self.text, name, f"{log_text(error)}. {remedy}")
+        elif is_lock_timeout(error) or is_database_away(error):
+            logger.warning(self.text, name, log_text(error))
+        else:
+            log_error(logger, error, self.text, name)
 
 
 class PeriodicTask:

@@ -1,9 +1,9 @@
-"""The options of a worker, and checks of the arguments of ``Worker``.
+"""The options of a worker, checks of the arguments of ``Worker``, and what the components of a worker share.
 
 Each check raises ``ImproperlyConfigured``, which names the argument.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -16,9 +16,11 @@ from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, router
 
+from django_jobchains.conf import get_settings
 from django_jobchains.db.setup import thread_problem
 from django_jobchains.declare.policies import AttemptPolicy, Backoff, BackoffFunction, Lease, Policy, resolve, to_lease
 from django_jobchains.declare.registry import Registry, get_registry
+from django_jobchains.handlers.job_log import JobLogBuffer
 from django_jobchains.isolation import Isolation, Level, to_isolation
 from django_jobchains.middleware import Middleware
 from django_jobchains.middleware.required import required_middleware
@@ -27,7 +29,11 @@ from django_jobchains.records.declarations import RecordType
 from django_jobchains.store import Store, get_store
 from django_jobchains.text.errors import log_text
 from django_jobchains.values import Value
+from django_jobchains.worker.attempt_counter import AttemptCounter
+from django_jobchains.worker.claim_wait import WakeUp
+from django_jobchains.worker.held_leases import HeldJobs, HeldLeases, HeldRecords
 from django_jobchains.worker.isolated.messages import is_known_to_children
+from django_jobchains.worker.queue_limits import ServedQueues
 
 logger = getLogger("django_jobchains")
 
@@ -277,3 +283,26 @@ def _check_registry(registry: Registry) -> None:
 def refused(argument: str, given: object, problem: str) -> ImproperlyConfigured:
     """Return the error about an invalid argument of ``Worker``."""
     return ImproperlyConfigured(f"Worker(): {argument}={given!r:.100} {problem}.")
+
+
+class WorkerContext:
+    """The options and the shared state of one worker. ``give_up`` is called when a component cannot continue."""
+
+    def __init__(self, options: WorkerOptions, give_up: Callable[[], None] = lambda: None) -> None:
+        self.options = options
+        self.settings = get_settings()
+        self.store = options.store
+        #: The id of the worker.
+        self.worker = options.worker
+        self.give_up = give_up
+        self.wake = WakeUp(is_eager=options.max_jobs is not None)
+        self.leases = HeldJobs(self.store, self.worker)
+        self.record_leases = {
+            name: HeldRecords(kind, self.store, self.worker) for name, kind in options.records.items()
+        }
+        self.held: list[HeldLeases] = [self.leases, *self.record_leases.values()]
+        self.queues = ServedQueues(self.store, self.held, options.queues)
+        self.counter = AttemptCounter(self.store, worker=self.worker, seconds=self.settings.HEARTBEAT_SECONDS)
+        self.log_buffer = JobLogBuffer()
+        #: The claimed attempts that wait for a slot, by pool.
+        self.backlogs: list[Sized] = []

@@ -30,10 +30,9 @@ from django_jobchains.store.records import DequeueRequest
 from django_jobchains.telemetry import measured, report
 from django_jobchains.telemetry.events import RecordCancelled
 from django_jobchains.text.errors import log_error
-from django_jobchains.worker.context import WorkerContext
-from django_jobchains.worker.end_writer import EndWriter
-from django_jobchains.worker.failure_log import RecordFailures
-from django_jobchains.worker.record_ends import RecordSink, by_kind
+from django_jobchains.worker.end_writer import EndWriter, RecordSink, by_kind
+from django_jobchains.worker.maintenance import RecordFailures
+from django_jobchains.worker.options import WorkerContext
 from django_jobchains.worker.slots import SlotPool
 from django_jobchains.worker.threads import LOCK_SECONDS, returns_within, waiting
 

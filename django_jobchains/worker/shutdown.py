@@ -15,9 +15,8 @@ from django_jobchains.store.rows import AttemptKey, EndedAttempt
 from django_jobchains.text.errors import log_error
 from django_jobchains.worker.claim_loop import keys_of
 from django_jobchains.worker.components import Components
-from django_jobchains.worker.job_ends import ended_attempts
-from django_jobchains.worker.process import StopRequest
-from django_jobchains.worker.threads import LOCK_SECONDS, OwnedThread, returns_within
+from django_jobchains.worker.end_writer import ended_attempts
+from django_jobchains.worker.threads import LOCK_SECONDS, OwnedThread, StopRequest, returns_within
 
 logger = getLogger("django_jobchains")
 

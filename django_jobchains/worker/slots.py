@@ -18,12 +18,10 @@ from django_jobchains.db.connections import close_thread_connections
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.store.rows import ClaimedJob
 from django_jobchains.store.workers import PoolState
-from django_jobchains.worker.context import WorkerContext
 from django_jobchains.worker.end_writer import EndWriter
 from django_jobchains.worker.held_leases import HeldLeases
-from django_jobchains.worker.isolated.child_run import ChildRun
-from django_jobchains.worker.isolated.isolated_attempt import IsolatedAttempt
-from django_jobchains.worker.isolated.isolated_record import IsolatedRecordAttempt
+from django_jobchains.worker.isolated.isolated_attempt import ChildRun, IsolatedAttempt, IsolatedRecordAttempt
+from django_jobchains.worker.options import WorkerContext
 from django_jobchains.worker.threads import OwnedThread
 
 #: While attempts are shorter than this, jobs are claimed ahead of free slots, for this time at most. Claims of one or

@@ -22,9 +22,14 @@ from django_jobchains.telemetry.events import (
     SupervisorGaveUp,
 )
 from django_jobchains.worker.health import Health, health_of_processes
-from django_jobchains.worker.parent_link import EXIT_GRACE_SECONDS
-from django_jobchains.worker.process import StopRequest
-from django_jobchains.worker.supervised_process import MAX_FAILED_STARTS, Child, Restarts, failed_to_start
+from django_jobchains.worker.supervised_process import (
+    EXIT_GRACE_SECONDS,
+    MAX_FAILED_STARTS,
+    Child,
+    Restarts,
+    failed_to_start,
+)
+from django_jobchains.worker.threads import StopRequest
 
 #: How often the supervisor checks for signals, and for processes that ended.
 CHECK_SECONDS = 0.1

@@ -11,7 +11,7 @@ from typing import Any
 
 from django_jobchains.notifications import EVERY, Hint, Notifier
 from django_jobchains.store.workers import WorkerFacts
-from django_jobchains.worker.context import WorkerContext
+from django_jobchains.worker.options import WorkerContext
 from django_jobchains.worker.slots import Lane
 
 #: Without a wake budget, one more worker than needed queries at once, because the first may be busy or dead.

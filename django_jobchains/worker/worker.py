@@ -43,8 +43,8 @@ from django_jobchains.worker.options import (
     served_policies,
     worker_errors,
 )
-from django_jobchains.worker.process import StopRequest
 from django_jobchains.worker.shutdown import Shutdown
+from django_jobchains.worker.threads import StopRequest
 
 WORKER_NAME = Name(100)
 #: How often the main thread checks for signals and for the end of the work.

@@ -17,8 +17,8 @@ from django_jobchains.models import Job
 from django_jobchains.processors import JobType, Processors, Registry, RunningJob
 from django_jobchains.store.workers import Beat
 from django_jobchains.telemetry.events import ChainsPruned
-from django_jobchains.worker import pruner as pruner_module
-from django_jobchains.worker.pruner import Pruner
+from django_jobchains.worker import caretakers as pruner_module
+from django_jobchains.worker.caretakers import Pruner
 from tests.support import clocks
 from tests.support.chains import STATES, completed, each, failed, mail, pending, ship
 from tests.support.jobs import MAIL, SHIP

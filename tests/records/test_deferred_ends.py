@@ -12,8 +12,8 @@ from django_jobchains.records import NonRetryable
 from django_jobchains.store import get_store
 from django_jobchains.store.record_tables import RecordEnd
 from django_jobchains.store.records import Records
+from django_jobchains.worker.caretakers import RecordResetter
 from django_jobchains.worker.end_writer import EndWriter
-from django_jobchains.worker.reaper import RecordResetter
 from tests.records.conftest import Waiting, refusing
 from tests.records.models import LETTER_COLUMNS, Export, Letter, Upload
 from tests.records.test_internal_errors import states

@@ -14,8 +14,8 @@ from django_jobchains.store import get_store
 from django_jobchains.store.record_tables import RecordEnd
 from django_jobchains.store.records import DequeueRequest
 from django_jobchains.telemetry.events import AttemptAbandoned, AttemptStuck, RecordReset
+from django_jobchains.worker.caretakers import REAP_LIMIT, RecordResetter
 from django_jobchains.worker.held_leases import HeldRecords
-from django_jobchains.worker.reaper import REAP_LIMIT, RecordResetter
 from tests.records.conftest import refusing
 from tests.records.models import Export, Letter, Upload
 from tests.support.clocks import Clock
@@ -198,7 +198,7 @@ HOUR = timedelta(hours=1)
 def clock(monkeypatch):
     """The clock of resetters and keepers."""
     clock = Clock()
-    for module in ("reaper", "held_leases"):
+    for module in ("caretakers", "held_leases"):
         monkeypatch.setattr(f"django_jobchains.worker.{module}.time", clock)
     return clock
 

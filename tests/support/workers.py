@@ -7,8 +7,7 @@ from django_jobchains.models import Job
 from django_jobchains.store import get_store
 from django_jobchains.telemetry import Event
 from django_jobchains.worker import Worker
-from django_jobchains.worker.context import WorkerContext
-from django_jobchains.worker.options import WorkerOptions
+from django_jobchains.worker.options import WorkerContext, WorkerOptions
 from tests.support.waiting import until
 
 Kind = TypeVar("Kind", bound=Event)

@@ -15,8 +15,7 @@ from django_jobchains.telemetry.events import (
     SupervisorGaveUp,
 )
 from django_jobchains.worker import supervised_process
-from django_jobchains.worker.parent_link import VARIABLE
-from django_jobchains.worker.supervised_process import Restarts, failed_to_start
+from django_jobchains.worker.supervised_process import VARIABLE, Restarts, failed_to_start
 from django_jobchains.worker.supervisor import Supervisor
 
 

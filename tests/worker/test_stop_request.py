@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from django_jobchains.worker.process import COPIES_SECONDS, StopRequest
+from django_jobchains.worker.threads import COPIES_SECONDS, StopRequest
 from tests.support.clocks import Clock
 
 

@@ -55,7 +55,7 @@ def test_job_that_does_not_complete_runs_again_when_it_is_due(processors, start_
 def test_continuation_starts_at_once_without_a_notifier(
     processors, start_worker, gate, monkeypatch, is_committed_by_attempt
 ):
-    monkeypatch.setattr("django_jobchains.worker.job_ends.publish", lambda *args: None)
+    monkeypatch.setattr("django_jobchains.worker.end_writer.publish", lambda *args: None)
     monkeypatch.setattr("django_jobchains.notifications.sqlite.POLL_SECONDS", 60)
 
     @processors.register("worker.step")

@@ -23,9 +23,9 @@ from django_jobchains.telemetry.tracing import flush
 from django_jobchains.worker import Worker
 from django_jobchains.worker.health import Health
 from django_jobchains.worker.health_server import HealthServer
-from django_jobchains.worker.parent_link import ParentLink
-from django_jobchains.worker.process import StopRequest, megabytes
+from django_jobchains.worker.supervised_process import ParentLink
 from django_jobchains.worker.supervisor import Supervisor
+from django_jobchains.worker.threads import StopRequest
 
 if TYPE_CHECKING:
     from django_jobchains.telemetry.otel.prometheus import MergedMetrics
@@ -306,3 +306,7 @@ def _size(text: str) -> int:
     if not size or text.isdecimal():
         raise ArgumentTypeError(f"{text!r} must be a whole number with K, M or G, as in 500M")
     return size
+
+
+def megabytes(size: int) -> str:
+    return f"{size / 1024**2:.0f}M"

@@ -1,10 +1,16 @@
 """Runs attempts in a child process. The worker holds their leases, applies time limits and writes most ends."""
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+import contextvars
+import os
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Any
+from logging import getLogger
+from typing import Any, TypeVar
 
 from django_jobchains.attempts.batch_attempt import BatchAttempt
+from django_jobchains.attempts.handler_task import follow_tasks
 from django_jobchains.attempts.job_attempt import Environment, JobAttempt
 from django_jobchains.attempts.outcome import Outcome
 from django_jobchains.attempts.record_attempt import EndedRecord, RecordAttempt, RecordEnvironment, not_loaded
@@ -20,7 +26,8 @@ from django_jobchains.store.errors import is_database_away
 from django_jobchains.store.record_tables import RecordKey
 from django_jobchains.store.rows import ClaimedJob
 from django_jobchains.telemetry.tracing import AttemptSpans, ChildTelemetry
-from django_jobchains.worker.isolated.child_loop import this_loop
+from django_jobchains.text.errors import log_error
+from django_jobchains.worker.call_threads import QueryThreadPool, SideThreads, Threads, TransactionThreadPool
 from django_jobchains.worker.isolated.messages import (
     ended_message,
     jobs_of_request,
@@ -29,6 +36,8 @@ from django_jobchains.worker.isolated.messages import (
     policy_of_request,
 )
 from django_jobchains.worker.threads import LOCK_SECONDS
+
+logger = getLogger("django_jobchains")
 
 #: The names of the functions that a worker calls in its child processes.
 TARGET = f"{__name__}:run_attempt"
@@ -167,3 +176,55 @@ def _read(kind: RecordType, key: RecordKey, store: Store) -> Any:
     if record is None:
         raise RecordHidden(kind.name)
     return record
+
+
+ResultT = TypeVar("ResultT")
+
+
+def this_loop(worker: str) -> "ChildLoop":
+    """Return the event loop of this thread, created at its first use."""
+    loop = _this_thread.loop = _this_thread.loop or ChildLoop(worker)
+    return loop
+
+
+class ChildLoop:
+    """An event loop, with one thread for transactions and one for queries of Django's async ORM."""
+
+    def __init__(self, worker: str) -> None:
+        self.transactions = TransactionThreadPool(_threads("transactions", worker))
+        self._queries = QueryThreadPool(_threads("queries", worker))
+        self._loop = asyncio.new_event_loop()
+        follow_tasks(self._loop)
+        self._loop.set_default_executor(SideThreads())
+
+    def run(self, attempt: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT:
+        """Run an attempt as a task, and return what it returns."""
+        task = self._loop.create_task(self._run(attempt), context=contextvars.Context())
+        while not task.done():
+            try:
+                self._loop.run_until_complete(task)
+            except (SystemExit, KeyboardInterrupt) as error:  # Raised by another task, and passed on by asyncio.
+                log_error(logger, error, "A task on the event loop raised an exception. The loop continues: %s")
+        return task.result()
+
+    async def _run(self, attempt: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT:
+        self._queries.use()
+        return await attempt()
+
+
+def _threads(name: str, worker: str) -> Threads:
+    return Threads(f"async-{name}", 1, worker=worker, give_up=_give_up)
+
+
+def _give_up() -> None:
+    """End this process, because one of its threads cannot continue."""
+    os._exit(1)
+
+
+class _LoopOfThread(threading.local):
+    """The event loop of a thread: after a fallback, threads of the worker process replace child processes."""
+
+    loop: ChildLoop | None = None
+
+
+_this_thread = _LoopOfThread()

@@ -1,30 +1,52 @@
-"""An attempt that runs in a child process, as its worker sees it."""
+"""Attempts at jobs and records that run in child processes, as their worker sees them."""
 
 import math
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from logging import getLogger
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import Error
 
 from django_jobchains.attempts.attempt import Attempt
 from django_jobchains.attempts.job_attempt import Environment, JobAttempt
 from django_jobchains.attempts.outcome import Outcome, OutcomeKind, crashed_try
+from django_jobchains.attempts.record_attempt import NOT_BY_HANDLER, EndedRecord, RecordAttempt
+from django_jobchains.children.pooled_child import AbortWatch
 from django_jobchains.db.connections import repair_connections
 from django_jobchains.exceptions import HandlerStuck, JobAborted
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.handlers.batch import BatchSignal
 from django_jobchains.handlers.job_log import AttemptLog
-from django_jobchains.pools import Call, ChildCrashed
+from django_jobchains.pools import (
+    PENDING,
+    Call,
+    ChildCrashed,
+    ChildStartFailed,
+    PoolClosed,
+    PooledChild,
+    RemoteError,
+)
+from django_jobchains.store.record_tables import RecordEnd
 from django_jobchains.store.rows import AttemptKey, ClaimedJob, Effects
 from django_jobchains.telemetry import events, report
 from django_jobchains.telemetry.tracing import report_message, telemetry_request
-from django_jobchains.worker.isolated.child_attempt import BEGIN
-from django_jobchains.worker.isolated.messages import attempt_request, outcome_of_message
+from django_jobchains.text.errors import clean, describe, log_error
+from django_jobchains.worker.isolated.child_attempt import BEGIN, ENDING, RECORD_TARGET, TARGET
+from django_jobchains.worker.isolated.isolation_pool import IsolationPool
+from django_jobchains.worker.isolated.messages import (
+    attempt_request,
+    ended_of_message,
+    outcome_of_message,
+    record_request,
+)
 
 if TYPE_CHECKING:
     from django_jobchains.telemetry.otel.tracing import AttemptSpan
+
+logger = getLogger("django_jobchains")
 
 #: How long a child process may take to begin an attempt. After that, the attempt's time limit starts anyway.
 MAX_BEGIN_SECONDS = 30.0
@@ -193,3 +215,251 @@ def error_of_killed(attempt: Attempt[Any]) -> Exception | None:
 def _forward_abort(call: Call, signal: AbortSignal, part: str) -> None:
     if signal.reason is not None:
         call.abort(signal.reason, part)
+
+
+class IsolatedRecordAttempt(RecordAttempt):
+    """Runs the handler in a child process of a pool. The hooks run in the worker, which has their state.
+
+    ``on_ended``: called with the seconds that the attempt took, when its worker can be used by another attempt.
+    """
+
+    def __init__(self, *args: Any, pool: IsolationPool, on_ended: Callable[[float], object], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.pool = pool
+        self.signal.ends_elsewhere = True
+        #: Whether the attempt no longer needs its worker.
+        self.has_ended = False
+        self._on_ended = on_ended
+        self._call: Call | None = None
+
+    def run(self) -> list[Any]:
+        started = time.perf_counter()
+        try:
+            return super().run()
+        finally:
+            self.has_ended = True
+            self._on_ended(time.perf_counter() - started)
+
+    def handle(self) -> EndedRecord:
+        """Run the handler in a child process while this thread waits, and return the attempt's end. Never raises."""
+        started = time.perf_counter()
+        self.expires_at, self.runs_since = math.inf, None  # The time limit starts when the child begins.
+        self.start()
+        try:
+            ended = self.ends_after(self._error)[0] if self._error else self._run_in_pool()
+        except BaseException as error:  # Not an error of the handler.
+            log_error(logger, error, "The attempt of record %s could not be run in a child process: %s", self.key[0])
+            ended = self._errored(error)
+        self.signal.end()
+        self.runs_since = time.monotonic()
+        self.expires_at = self.runs_since + self.kind.max_runtime_seconds
+        [ended] = self.ended([ended], ended.seconds or time.perf_counter() - started)
+        return ended
+
+    def kill(self) -> None:
+        """Kill the child process, if it runs the handler. Can be called from any thread."""
+        if (call := self._call) is not None:
+            call.kill()
+
+    def _run_in_pool(self) -> EndedRecord:
+        try:
+            worker = self.pool.acquire()
+        except (PoolClosed, ChildStartFailed):
+            return self.hand_back()
+        try:
+            return self._run_in(worker)
+        finally:
+            self._call = None
+            self.pool.release(worker)
+
+    def _run_in(self, worker: PooledChild) -> EndedRecord:
+        request = record_request(self.kind, self.record, self.key, self.store.using)
+        request["telemetry"] = telemetry_request({str(self.key[0]): self.span} if self.span else {})
+        call = self._call = worker.start(RECORD_TARGET, request, on_message=self._receive)
+        self.expires_at = time.monotonic() + self.kind.max_runtime_seconds
+        try:
+            watch = AbortWatch(call, self.signal, self.pool.isolation.grace_seconds)
+            with self.pool.reading(worker), watch:
+                return ended_of_message(call.wait(), self.kind, self.key, self.number)
+        except PoolClosed:
+            return self.hand_back()
+        except ChildCrashed as error:
+            self.pool.count_death(was_killed=self.signal.reason is not None)
+            return self._ended_by_death(worker.pid, error)
+        except RemoteError as error:  # Raised outside of the handler.
+            return self._errored(error)
+
+    def _receive(self, message: dict[str, Any]) -> None:
+        if message == ENDING:
+            self.signal.end()
+        else:
+            report_message(message)
+
+    def _ended_by_death(self, pid: int, error: ChildCrashed) -> EndedRecord:
+        """Return the end after a child process died: it crashed, or was killed because it did not stop."""
+        is_own = self.signal.has_ended or self.signal.reason != "already_completed"
+        if is_own and self._was_committed():
+            ended = self._ended(RecordEnd(*self.key, "completed"))
+            ended.state = "completed"
+            return ended
+        report_death(self.signal, self.environment.worker, str(self.key[0]), self.kind.name, pid, error)
+        killed = error_of_killed(self)
+        if killed is None:
+            return self._crashed(error)
+        if self.signal.reason in NOT_BY_HANDLER:
+            return self.hand_back()
+        [ended] = self.ends_after(killed)
+        return ended
+
+    def _crashed(self, error: ChildCrashed) -> EndedRecord:
+        """Return the end of an attempt whose child process crashed: an error, with the last output of the child."""
+        text = describe(error)
+        message = clean("\n".join(filter(None, [text, error.stderr])))
+        end = RecordEnd(*self.key, "errored", None, message, self.kind.max_attempts)
+        return self._ended(end, error=text, exception=error)
+
+    def _was_committed(self) -> bool:
+        """Return whether ``run.complete()`` was committed before the child process died."""
+        store = self.store
+        try:
+            return store.records.state_of(self.kind.table(store.using), self.key[0]) == ("completed", self.key[1])
+        except Error:  # The lease number then prevents its failure from being written.
+            repair_connections()
+            return False
+
+
+#: Attempts that wait behind one that takes longer than this move to other child processes.
+PATIENCE_SECONDS = 0.05
+
+
+class RunEnd(NamedTuple):
+    """The result of a run: the attempts to put back, how many have ended, and the time in total and in handlers."""
+
+    left: Sequence[IsolatedAttempt]
+    ended: int
+    seconds: float
+    handler_seconds: float
+
+
+class ChildRun:
+    """One or more attempts in one child process, with the interface of an attempt. ``run`` never raises.
+
+    They are sent together, because a message for each of them would cost more than short handlers. Only the running
+    attempt is affected if it crashes, hangs or takes long: the attempts behind it have not begun, and are put back.
+
+    ``ended``: called when the run no longer needs its worker.
+    """
+
+    #: A child process, unlike a thread, can be killed, so its slot is never given up.
+    is_detached = False
+
+    def __init__(
+        self,
+        attempts: Sequence[IsolatedAttempt],
+        pool: IsolationPool,
+        ended: Callable[[RunEnd], object],
+    ) -> None:
+        self.pool = pool
+        #: Whether the run no longer needs its worker.
+        self.has_ended = False
+        #: The attempts that have not ended, the running one first.
+        self._attempts = deque(attempts)
+        self._handler_seconds = 0.0
+        self._ended = ended
+        self._calls: Sequence[Call] = ()
+
+    @property
+    def jobs(self) -> tuple[ClaimedJob, ...]:
+        return tuple(job for attempt in list(self._attempts) for job in attempt.jobs)
+
+    @property
+    def current(self) -> IsolatedAttempt | None:
+        """The attempt that runs."""
+        return next(iter(self._attempts), None)
+
+    def run(self) -> Iterator[Outcome]:
+        """Run the handlers while this thread waits, and yield each outcome at once."""
+        started, count = time.perf_counter(), len(self._attempts)
+        try:
+            yield from self._run()
+        except Exception as error:  # Not an error of a handler.
+            log_error(logger, error, "Attempts could not be run in a child process: %s")
+            for attempt in list(self._attempts):
+                yield from self._end(attempt.not_started(error))
+        left = list(self._attempts)
+        self._attempts.clear()
+        self.has_ended = True
+        self._ended(RunEnd(left, count - len(left), time.perf_counter() - started, self._handler_seconds))
+
+    def kill(self) -> None:
+        """Kill the child process, if it runs a handler. Can be called from any thread."""
+        for call in self._calls:
+            call.kill()
+
+    def _run(self) -> Iterator[Outcome]:
+        try:
+            worker = self.pool.acquire()
+        except (PoolClosed, ChildStartFailed) as error:
+            while self._attempts:
+                yield from self._end(self._attempts[0].hand_back(error))
+            return
+        try:
+            yield from self._run_in(worker)
+        finally:
+            self._calls = ()
+            self.pool.release(worker)
+
+    def _run_in(self, worker: PooledChild) -> Iterator[Outcome]:
+        attempts = list(self._attempts)[: self.pool.attempts_left(worker)]
+        requests = [attempt.request(is_first=attempt is attempts[0]) for attempt in attempts]
+        self._calls = worker.start_all(TARGET, requests, on_message=self._on_message)
+        for attempt, call in zip(attempts, self._calls, strict=True):
+            if call.is_withdrawn:
+                break
+            try:
+                yield from self._end(self._outcomes(attempt, call, worker))
+            except ChildCrashed as error:
+                if self._had_begun(call, worker):
+                    self.pool.count_death(was_killed=attempt.signal.reason is not None)
+                    yield from self._end(attempt.outcomes_of_death(worker.pid, error))
+                break
+            if self.pool.is_too_large(worker):
+                worker.withdraw()
+
+    def _outcomes(self, attempt: IsolatedAttempt, call: Call, worker: PooledChild) -> list[Outcome]:
+        """Wait for the outcomes of the current attempt. Raises ``ChildCrashed``."""
+        if call is self._calls[0]:
+            attempt.expect_begin()
+        else:
+            attempt.begin()
+        try:
+            attempt.forward_aborts(call)
+            watch = AbortWatch(call, attempt.signal, self.pool.isolation.grace_seconds)
+            with self.pool.reading(worker), watch:
+                outcomes = attempt.outcomes(self._reply(call, worker))
+            return attempt.end(outcomes)
+        except PoolClosed as error:
+            return attempt.hand_back(error)
+        except RemoteError as error:  # Raised before the handler was called.
+            return attempt.not_started(error)
+
+    def _reply(self, call: Call, worker: PooledChild) -> Any:
+        if call is not self._calls[-1]:
+            if (reply := call.wait(PATIENCE_SECONDS)) is not PENDING:
+                return reply
+            worker.withdraw()
+        return call.wait()
+
+    def _had_begun(self, call: Call, worker: PooledChild) -> bool:
+        """Return whether a crash counts for the current attempt. The first one may crash its child before it begins."""
+        worker.withdraw()
+        return not call.is_withdrawn or call is self._calls[0]
+
+    def _on_message(self, message: dict[str, Any]) -> None:
+        self._attempts[0].receive(message)
+
+    def _end(self, outcomes: list[Outcome]) -> list[Outcome]:
+        """Return the outcomes of the current attempt, which has ended."""
+        self._attempts.popleft()
+        self._handler_seconds += outcomes[0].seconds
+        return outcomes

@@ -45,7 +45,7 @@ def hang_when_stopped(value):
 def break_workers(file):
     """Prevent workers from starting while the file exists, and let the supervisor retry soon."""
     from django_jobchains.worker import supervised_process
-    from django_jobchains.worker.parent_link import VARIABLE
+    from django_jobchains.worker.supervised_process import VARIABLE
 
     if VARIABLE in os.environ and Path(file).exists():
         raise RuntimeError("this version is broken")
@@ -61,7 +61,7 @@ DURATIONS = {
     "READY_SECONDS": {"health.SLOW_SECONDS": 1, "health.LATE_SECONDS": 1},
     "STOP_SECONDS": {
         "shutdown.STEP_SECONDS": 1,
-        "parent_link.EXIT_GRACE_SECONDS": 2,
+        "supervised_process.EXIT_GRACE_SECONDS": 2,
         "supervisor.EXIT_GRACE_SECONDS": 2,
     },
     "ABORT_SECONDS": {"shutdown.ABORT_GRACE_SECONDS": 1},
