@@ -20,7 +20,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 #: Lines of code of each entry at the root of the package. An entry may exceed its budget by a twentieth. A change that
 #: makes one smaller lowers its budget.
 BUDGETS = {
-    "worker": 5540,
+    "worker": 5420,
     "store": 4290,
     "admin": 3610,
     "cli": 1750,
