@@ -149,7 +149,13 @@ class AsyncCalls:
             return
         self._is_closed = True
         self._attempt.error = self._attempt.error or PhaseError(GIVEN_UP)
-        self.thread.post(partial(_abandon, self._attempt))
+        attempt = self._attempt
+
+        def roll_back() -> None:
+            attempt.give_up(JobAborted(attempt.signal.reason or "error"))
+            _end(attempt)
+
+        self.thread.post(roll_back)
         self._give_back()
 
     def _give_back_unless_open(self) -> None:
@@ -188,11 +194,6 @@ class AsyncCalls:
             result = function()
             self._attempt.own_transaction().check_other_connections()
             return result
-
-
-def _abandon(attempt: TransactionOwner) -> None:
-    attempt.give_up(JobAborted(attempt.signal.reason or "error"))
-    _end(attempt)
 
 
 def _end(attempt: TransactionOwner) -> None:

@@ -142,18 +142,17 @@ class BatchAttempt(Attempt[Outcome]):
     def _ends_of_job_after(self, error: BaseException, attempt: JobAttempt) -> list[Outcome]:
         """Return the outcome of one job. An ending that the handler has set is kept, unless it was rolled back."""
         ending = self._running[attempt.job.id].ending
-        if isinstance(ending, Exception) or (ending is not None and not self._is_undone(error)):
+        is_undone = (
+            self.error is not None
+            or isinstance(error, TransactionLeftOpen | ConnectionLost)
+            or (self.transaction is not None and self.transaction.is_undone)
+        )
+        if isinstance(ending, Exception) or (ending is not None and not is_undone):
             return self._ends_of_job(attempt)
         is_of_others = isinstance(error, LeaseLost | JobLocked) and attempt.job.id not in self._lost
         if is_of_others or (isinstance(error, JobAborted) and not attempt.signal.aborted):
             return [attempt.outcome(OutcomeKind.HANDED_BACK, error=str(error))]
         return attempt.ends_after(error)
-
-    def _is_undone(self, error: BaseException) -> bool:
-        """Return whether the handler's writes were rolled back, or may have been."""
-        if self.error is not None or isinstance(error, TransactionLeftOpen | ConnectionLost):
-            return True
-        return self.transaction is not None and self.transaction.is_undone
 
     def fallback(self, error: BaseException, problem: BaseException) -> list[Outcome]:
         return [outcome for attempt in self._attempts for outcome in attempt.fallback(error, problem)]

@@ -138,7 +138,7 @@ class Outcome:
 def not_started(job: ClaimedJob, policy: AttemptPolicy, error: BaseException) -> Outcome:
     """Return the outcome of a claimed job whose handler could not be called."""
     try:
-        return _retried(job, error, backoff_seconds(policy.backoff, job.failures, error))
+        return _failed(job, error, traceback_of(error), backoff_seconds(policy.backoff, job.failures, error))
     except BaseException as problem:
         return fallback_outcome(job, error, problem)
 
@@ -150,13 +150,7 @@ def fallback_outcome(job: ClaimedJob, error: BaseException, problem: BaseExcepti
     attempt would count as a crash.
     """
     log_error(logger, problem, "The outcome of job %s could not be computed, so the job is retried: %s", job.id)
-    return _retried(job, error, Backoff().seconds(job.failures))
-
-
-def _retried(job: ClaimedJob, error: BaseException, delay_seconds: float) -> Outcome:
-    text = describe(error)
-    failed = FailedTry(job.id, job.lease_number, text, traceback_of(error), None, delay_seconds)
-    return Outcome(job, OutcomeKind.RETRIED, failed=failed, error=text, exception=without_variables(error))
+    return _failed(job, error, traceback_of(error), Backoff().seconds(job.failures))
 
 
 def failed_try(
@@ -167,18 +161,16 @@ def failed_try(
         return _rescheduled(job, processor, policy, error)
     if isinstance(error, PhaseConflict):
         if job.reschedules < MAX_CONFLICTS:
-            return _rescheduled(job, processor, policy, _after_conflict(error.conflict))
+            delay = random.uniform(0, CONFLICT_SECONDS)  # noqa: S311 - jitter
+            return _rescheduled(job, processor, policy, RescheduleJob(delay=delay, reason=describe(error.conflict)))
         error = error.conflict
     is_last = _by_policy(
         "max_attempts", partial(_is_last, job, processor, policy, error, has_input), lambda: False, error
     )
     delay_seconds = None if is_last else backoff_seconds(policy.backoff, job.failures, error)
-    text = describe(error)
-    failed = FailedTry(job.id, job.lease_number, text, traceback_of(error), None, delay_seconds, kind=_kind_of(error))
-    ending = OutcomeKind.FAILED if is_last else OutcomeKind.RETRIED
-    return Outcome(
-        job, ending, failed=failed, error=text, exception=without_variables(error), processor=processor, policy=policy
-    )
+    is_timeout = isinstance(error, JobAborted | HandlerStuck) and error.reason == "timed_out"
+    kind: FailureKind = "timeout" if is_timeout else "error"
+    return _failed(job, error, traceback_of(error), delay_seconds, kind, processor, policy)
 
 
 def crashed_try(
@@ -187,17 +179,25 @@ def crashed_try(
     """Return the outcome of an attempt whose process died: the job is tried again, up to ``MAX_CRASHES`` times."""
     is_last = job.crashes + 1 >= get_settings().MAX_CRASHES
     delay_seconds = None if is_last else backoff_seconds(policy.backoff, job.crashes + 1, None)
+    return _failed(job, error, clean(stderr), delay_seconds, "crash", processor, policy)
+
+
+def _failed(
+    job: ClaimedJob,
+    error: BaseException,
+    traceback: str,
+    delay_seconds: float | None,
+    kind: FailureKind = "error",
+    processor: Processor | None = None,
+    policy: AttemptPolicy | None = None,
+) -> Outcome:
+    """Return the outcome of a failed attempt: a retry after this time, or, without a time, the end of the job."""
     text = describe(error)
-    failed = FailedTry(job.id, job.lease_number, text, clean(stderr), None, delay_seconds, kind="crash")
-    ending = OutcomeKind.FAILED if is_last else OutcomeKind.RETRIED
+    failed = FailedTry(job.id, job.lease_number, text, traceback, None, delay_seconds, kind=kind)
+    ending = OutcomeKind.FAILED if delay_seconds is None else OutcomeKind.RETRIED
     return Outcome(
         job, ending, failed=failed, error=text, exception=without_variables(error), processor=processor, policy=policy
     )
-
-
-def _kind_of(error: BaseException) -> FailureKind:
-    is_timeout = isinstance(error, JobAborted | HandlerStuck) and error.reason == "timed_out"
-    return "timeout" if is_timeout else "error"
 
 
 def _rescheduled(job: ClaimedJob, processor: Processor, policy: AttemptPolicy, error: RescheduleJob) -> Outcome:
@@ -207,18 +207,10 @@ def _rescheduled(job: ClaimedJob, processor: Processor, policy: AttemptPolicy, e
     except BaseException as problem:
         problem.__context__ = error
         return failed_try(job, processor, policy, problem)
-    row = FailedTry(job.id, job.lease_number, _reason_of(error), "", run_at, delay_seconds, is_failure=False)
+    # The reason that the handler gave, or the error that it was handling.
+    reason = clean(unmarked(error.reason)) or (describe(error.__cause__) if error.__cause__ else "")
+    row = FailedTry(job.id, job.lease_number, reason, "", run_at, delay_seconds, is_failure=False)
     return Outcome(job, OutcomeKind.RESCHEDULED, failed=row, processor=processor, policy=policy)
-
-
-def _after_conflict(error: BaseException) -> RescheduleJob:
-    delay = random.uniform(0, CONFLICT_SECONDS)  # noqa: S311 - jitter
-    return RescheduleJob(delay=delay, reason=describe(error))
-
-
-def _reason_of(error: RescheduleJob) -> str:
-    """Return the text for ``last_error``: the reason that the handler gave, the error that it was handling, or ""."""
-    return clean(unmarked(error.reason)) or (describe(error.__cause__) if error.__cause__ else "")
 
 
 def _is_last(
@@ -259,11 +251,7 @@ def _by_policy(name: str, decide: Callable[[], T], default: Callable[[], T], err
         return decide()
     except BaseException as problem:
         if error is not None:
-            _note(error, f"The type's {name} failed, and the default was used instead: {describe(problem)}")
+            with suppress(BaseException):  # an error may refuse notes
+                error.add_note(f"The type's {name} failed, and the default was used instead: {describe(problem)}")
         logger.warning("The type's %s failed, and the default was used instead: %s", name, log_text(problem))
         return default()
-
-
-def _note(error: BaseException, text: str) -> None:
-    with suppress(BaseException):  # an error may refuse notes
-        error.add_note(text)

@@ -258,11 +258,11 @@ class RecordAttempt(Attempt[EndedRecord]):
             self._put_unless_detached(self._with_span(self._abandoned("error", describe(error))))
 
     def handle_dead_loop(self, then: Callable[[], object]) -> None:
-        super().handle_dead_loop(partial(self._end_on_dead_loop, then))
+        def end() -> None:
+            then()
+            self.abandon(RuntimeError("the event loop has ended"))
 
-    def _end_on_dead_loop(self, then: Callable[[], object]) -> None:
-        then()
-        self.abandon(RuntimeError("the event loop has ended"))
+        super().handle_dead_loop(end)
 
     def _put_unless_detached(self, ended: EndedRecord) -> None:
         if not self.is_detached:

@@ -18,7 +18,7 @@ from django_jobchains.declare.job_types import JobType, Processor
 from django_jobchains.declare.policies import Backoff, Lease, Retention, resolve, resolve_retention, source, sources
 from django_jobchains.declare.registry import Registry, get_registry
 from django_jobchains.declare.slices import Processors
-from django_jobchains.handlers.functions import plain_function
+from django_jobchains.handlers.running_job import plain_function
 from django_jobchains.isolation import Isolation
 from django_jobchains.payloads.types import Codec
 from django_jobchains.records.declarations import RecordType

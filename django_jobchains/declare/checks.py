@@ -19,7 +19,7 @@ from django_jobchains.declare.policies import Policy, backoff_of_settings, resol
 from django_jobchains.declare.registry import Registry, get_registry
 from django_jobchains.exceptions import RegistryError
 from django_jobchains.isolation import Isolation
-from django_jobchains.middleware.required import required_middleware
+from django_jobchains.middleware.hooks import required_middleware
 from django_jobchains.models.chain_view import bypasses_row_security, supports_invoker
 from django_jobchains.notifications import get_notifier
 from django_jobchains.payloads.codecs import get_codec

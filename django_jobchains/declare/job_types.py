@@ -35,8 +35,7 @@ from django_jobchains.exceptions import (
     RegistryError,
     TransactionRequired,
 )
-from django_jobchains.handlers.functions import plain_function
-from django_jobchains.handlers.running_job import ContinuationOptions, RunningJob
+from django_jobchains.handlers.running_job import ContinuationOptions, RunningJob, plain_function
 from django_jobchains.middleware.hooks import Middleware
 from django_jobchains.models import Chain
 from django_jobchains.notifications.wakeups import publish, report_created

@@ -13,8 +13,7 @@ from django_jobchains.conf import get_settings
 from django_jobchains.declare.job_types import JobType, Processor, declaration_errors, name_of
 from django_jobchains.declare.slices import Processors
 from django_jobchains.exceptions import DuplicateJobType, JobTypeNotFound, ProcessorNotFound
-from django_jobchains.middleware.hooks import Middleware
-from django_jobchains.middleware.required import middleware_problem
+from django_jobchains.middleware.hooks import Middleware, middleware_problem
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.store.on_failure import FailureType
 

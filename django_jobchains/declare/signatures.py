@@ -7,8 +7,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from django_jobchains.exceptions import RegistryError
 from django_jobchains.handlers.batch import Batch
-from django_jobchains.handlers.functions import plain_function
-from django_jobchains.handlers.running_job import Continuation, RunningJob
+from django_jobchains.handlers.running_job import Continuation, RunningJob, plain_function
 from django_jobchains.middleware.hooks import Middleware
 from django_jobchains.records.processor import RecordRun
 

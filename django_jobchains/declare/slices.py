@@ -34,8 +34,7 @@ from django_jobchains.declare.policies import (
 from django_jobchains.declare.signatures import check_context, first_annotation
 from django_jobchains.exceptions import DuplicateJobType, RegistryError
 from django_jobchains.handlers.batch import Batch
-from django_jobchains.handlers.functions import is_async_function
-from django_jobchains.handlers.running_job import ContextT_contra, Continuation, RunningJob
+from django_jobchains.handlers.running_job import ContextT_contra, Continuation, RunningJob, is_async_function
 from django_jobchains.isolation import Isolation, Level, to_isolation
 from django_jobchains.middleware.hooks import Hook, Middleware, check_hooks, checked_middleware
 from django_jobchains.records.declarations import RecordOptions, RecordType, checked_model, checked_options

@@ -68,19 +68,15 @@ class AbortSignal:
         The handler's own task is cancelled when the attempt is asked to stop.
         """
         if self._async_event is None:
-            self._async_event = asyncio.Event()
+            event = self._async_event = asyncio.Event()
             loop = asyncio.get_running_loop()
-            self.listeners.append(lambda: call_on(loop, self._set_async_event))
+            self.listeners.append(lambda: call_on(loop, event.set))
             if self.aborted:
                 return True
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._async_event.wait()
         return self.aborted
-
-    def _set_async_event(self) -> None:
-        if self._async_event is not None:
-            self._async_event.set()
 
     def on_abort(self, callback: Callable[[], object]) -> None:
         """Call a function on abort, on a separate thread; or at once, on this one, if the signal is already aborted."""

@@ -1,16 +1,21 @@
 """The running job that a handler receives, and the continuation that it may return."""
 
+import inspect
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from types import GenericAlias, MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Never, Protocol, TypedDict, Unpack, overload
 from uuid import UUID
 
+from asgiref.sync import iscoroutinefunction
+
 from django_jobchains.context import decode_context
 from django_jobchains.db.ids import ChainRef
+from django_jobchains.exceptions import RegistryError
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.handlers.job_log import AttemptLog, JobLogBuffer
 from django_jobchains.handlers.log_entries import (
@@ -242,3 +247,21 @@ class RunningJob(_Typed[InputT, BlockersT_co], HasContext[ContextT_contra]):
         and ``InvalidInput``, and after the handler has returned, ``ChainNotFound`` or ``InvalidBlockers``.
         """
         return self._attempt.continue_with(job_type, input, **options)
+
+
+# The functions that are registered as handlers: partials, methods and callable objects too
+
+
+def plain_function(function: Any) -> Any:
+    """Return the function behind a partial or a callable object, which has the annotations."""
+    while isinstance(function, partial):
+        function = function.func
+    return function if hasattr(function, "__qualname__") else type(function).__call__
+
+
+def is_async_function(function: Any) -> bool:
+    """Return whether a handler is an ``async def`` function. Raise ``RegistryError`` if it is an async generator."""
+    plain = plain_function(function)
+    if inspect.isasyncgenfunction(plain):
+        raise RegistryError(f"{plain.__qualname__} has a 'yield': an async handler returns its result.")
+    return iscoroutinefunction(function) or iscoroutinefunction(plain)

@@ -1,6 +1,6 @@
-"""The hooks of middleware, nested around a handler and its phases."""
+"""The hooks of middleware, nested around a handler and its phases, and the middleware that workers require."""
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -14,6 +14,10 @@ from inspect import isasyncgenfunction, iscoroutinefunction, unwrap
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Generic, Literal, get_args, get_origin
 
+from django.core.exceptions import ImproperlyConfigured
+from django.utils.module_loading import import_string
+
+from django_jobchains.conf import get_settings
 from django_jobchains.exceptions import RegistryError
 from django_jobchains.handlers.running_job import HasContext, RunningJob
 
@@ -220,3 +224,48 @@ def check_hooks(middleware: Iterable[Middleware[Any]], *, is_async: bool) -> Non
 def _is_async(hook: Callable[..., Any]) -> bool:
     function = unwrap(hook)  # without @asynccontextmanager
     return isasyncgenfunction(function) or iscoroutinefunction(function)
+
+
+# Required middleware: workers refuse to run a slice without it, such as a slice that lacks the tenant check
+
+
+def required_middleware(more: Iterable[type[Middleware[Any]] | str] = ()) -> tuple[type[Middleware[Any]], ...]:
+    """Return the classes in ``JOBCHAINS["REQUIRED_MIDDLEWARE"]`` and ``more``; raise ``ImproperlyConfigured``."""
+    return tuple(dict.fromkeys(_kind(given) for given in (*_many(get_settings().REQUIRED_MIDDLEWARE), *_many(more))))
+
+
+def middleware_problem(given: Iterable[Middleware[Any]], required: Sequence[type[Middleware[Any]]]) -> str:
+    """Return what is wrong with the middleware of a slice, or "".
+
+    It has an instance of each required class, or of a subclass, in the required order. Other middleware may be
+    anywhere in the list.
+    """
+    parts = list(given)
+    if lacks := [kind for kind in required if not any(isinstance(part, kind) for part in parts)]:
+        return f"lacks {_names(lacks)}"
+    for kind in required:
+        while parts and not isinstance(parts[0], kind):
+            parts.pop(0)
+    return "" if parts or not required else f"has it in another order than {_names(required)}"
+
+
+def _names(kinds: Iterable[type[Middleware[Any]]]) -> str:
+    return ", ".join(f"{kind.__module__}.{kind.__qualname__}" for kind in kinds)
+
+
+def _many(given: Any) -> Iterable[Any]:
+    if isinstance(given, str | type) or not isinstance(given, Iterable):
+        raise ImproperlyConfigured(f"Required middleware is a list of classes or dotted paths, not {given!r}.")
+    return given
+
+
+def _kind(given: Any) -> type[Middleware[Any]]:
+    kind: Any = given
+    if isinstance(given, str):
+        try:
+            kind = import_string(given)
+        except ImportError as error:
+            raise ImproperlyConfigured(f"Required middleware {given!r} cannot be imported: {error}") from error
+    if not (isinstance(kind, type) and issubclass(kind, Middleware)):
+        raise ImproperlyConfigured(f"Required middleware {given!r} is not a subclass of Middleware.")
+    return kind

@@ -37,11 +37,13 @@ class QueryBudget(Middleware):
     ) -> None:
         if action not in ("log", "fail"):
             raise RegistryError(f"QueryBudget(action={action!r}): 'log' or 'fail'.")
-        self.max_queries = _checked_limit(max_queries)
+        if type(max_queries) is not int or max_queries < 0:  # a bool is an int too
+            raise RegistryError(f"QueryBudget({max_queries!r}): a number of queries, 0 or more.")
+        self.max_queries = max_queries
         self.action = action
         self.using = {using} if isinstance(using, str) else using and frozenset(using)
         _watch_this_thread()
-        connection_created.connect(_watch_new, dispatch_uid="jobchains_query_budget")
+        connection_created.connect(_watch, dispatch_uid="jobchains_query_budget")
 
     @contextmanager
     def around_handler(self, job: RunningJob[Any]) -> Iterator[None]:
@@ -54,12 +56,6 @@ class QueryBudget(Middleware):
         finally:
             _open.reset(token)
             spent.log()
-
-
-def _checked_limit(given: object) -> int:
-    if isinstance(given, bool) or not isinstance(given, int) or given < 0:
-        raise RegistryError(f"QueryBudget({given!r}): a number of queries, 0 or more.")
-    return given
 
 
 class _Spent:
@@ -109,11 +105,7 @@ def _watch_this_thread() -> None:
         _watch(connection)
 
 
-def _watch_new(connection: BaseDatabaseWrapper, **kwargs: Any) -> None:
-    _watch(connection)
-
-
-def _watch(connection: BaseDatabaseWrapper) -> None:
+def _watch(connection: BaseDatabaseWrapper, **kwargs: Any) -> None:
     """Count the queries of a connection from now on. Outermost, because ``execute_wrapper`` removes the last one."""
     if _count not in connection.execute_wrappers:
         connection.execute_wrappers.insert(0, _count)

@@ -16,8 +16,7 @@ from django.db.models import Model, Q
 
 from django_jobchains.exceptions import RegistryError
 from django_jobchains.handlers.abort_signal import AbortSignal
-from django_jobchains.handlers.functions import is_async_function, plain_function
-from django_jobchains.handlers.running_job import ContextT_contra, HasContext
+from django_jobchains.handlers.running_job import ContextT_contra, HasContext, is_async_function, plain_function
 from django_jobchains.records.errors import checked_after
 from django_jobchains.text.errors import clean
 

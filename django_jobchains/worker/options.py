@@ -23,7 +23,7 @@ from django_jobchains.declare.registry import Registry, get_registry
 from django_jobchains.handlers.job_log import JobLogBuffer
 from django_jobchains.isolation import Isolation, Level, to_isolation
 from django_jobchains.middleware import Middleware
-from django_jobchains.middleware.required import required_middleware
+from django_jobchains.middleware.hooks import required_middleware
 from django_jobchains.records.checks import model_problems, shared_tables, table_problems
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.store import Store, get_store

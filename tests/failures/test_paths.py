@@ -1,8 +1,6 @@
 """Every way in which a job ends as failed enqueues the chain of its ``on_failure``, in the same transaction."""
 
 import threading
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from django.db import DatabaseError, transaction
@@ -14,84 +12,91 @@ from django_jobchains.store.rows import Effects, EndedAttempt, FailedTry
 from django_jobchains.testing import clock
 from django_jobchains.worker import Worker
 from tests.support.attempts import committed
+from tests.support.scenario import JOBS, complete, kinds, outside
 from tests.support.waiting import until
 from tests.support.worker_app import jobs as worker_jobs
 
 pytestmark = committed
 
-Run = Callable[..., None]
-HELD = {"worker.broken": 60.0}
+HELD = {"scenario": 60.0}
 
 
 @pytest.fixture
-def alert(processors, registry):
+def alert(registry):
     """A type without a processor, so that its jobs stay pending."""
-    job_type = JobType[Any, Any]("worker.alert")
+    job_type = JobType("worker.alert")
     registry.add(job_type)
     return job_type
 
 
-def broken(processors, alert, error=ValueError, **options):
-    @processors.register("worker.broken", on_failure=alert, **options)
-    def broken(job):
-        raise error
+@pytest.fixture
+def broken(processors, alert):
+    """Enqueue a job whose handler raises an error."""
 
-    return broken.enqueue({"order": 7})
+    def broken(error=ValueError, **options):
+        def handler(job):
+            raise error
+
+        return processors.register("scenario", on_failure=alert, **options)(handler).enqueue({"order": 7})
+
+    return broken
 
 
-def assert_alerts_for(*failed, status="failed"):
+def claimed(store, name="scenario"):
+    [job] = store.jobs.claim("worker", 1, {name: 60})
+    return job
+
+
+def try_of(job, lease_number=None):
+    return FailedTry(job.id, lease_number or job.lease_number, "no", "")
+
+
+def alerts():
+    return Job.objects.of_type("worker.alert")
+
+
+def assert_alerts_for(*failed):
     """Check that there is one alert for each of these jobs, with its error, and no other."""
-    alerts = list(Job.objects.of_type("worker.alert"))
-    assert {job.status for job in alerts} == {"pending"}
-    expected = sorted(str(each.id) for each in failed)
-    assert sorted(job.input["job_id"] for job in alerts) == expected
-    found = Job.objects.in_bulk([each.id for each in failed])
-    assert {job.status for job in found.values()} == {status}
-    for job in alerts:
-        assert job.input["error"] == next(
-            each.last_error for each in found.values() if str(each.id) == job.input["job_id"]
-        )
+    assert {job.status for job in alerts()} == {"pending"}
+    assert sorted(job.input["job_id"] for job in alerts()) == sorted(str(each.id) for each in failed)
+    errors = {str(job.id): job.last_error for job in Job.objects.filter(status="failed")}
+    assert all(job.input["error"] == errors[job.input["job_id"]] for job in alerts())
 
 
 # Outcomes of handlers
 
 
-@pytest.mark.parametrize(
-    ("error", "options"),
-    [
-        (FailJob("no"), {}),
-        (KeyError("no"), {"fail_on": KeyError}),
-        (KeyError("no"), {"retry_if": lambda error: False}),
-        (KeyError("no"), {"max_attempts": 1}),
-        (SystemExit(), {"max_attempts": 1}),
-        (KeyError("no"), {"max_attempts": 1, "mode": "atomic"}),
-    ],
-)
-def test_handler_that_fails_is_followed_by_an_alert(processors, alert, work, error, options):
-    chain = broken(processors, alert, error, **options)
-    work()
-    assert_alerts_for(chain)
+def raises(error):
+    def handler(jobs):
+        yield outside(lambda: None)
+        raise error
+
+    return handler
 
 
-def test_failure_in_complete_is_followed_by_an_alert(processors, alert, work):
-    @processors.register("worker.broken", on_failure=alert)
-    def broken(job):
-        with job.complete():
-            raise FailJob("no")
-
-    chain = broken.enqueue()
-    work()
-    assert_alerts_for(chain)
-
-
-def test_failure_of_an_async_handler_is_followed_by_an_alert(processors, alert, work):
-    @processors.register("worker.broken", on_failure=alert)
-    async def broken(job):
+def raises_in_complete(jobs):
+    def fail():
         raise FailJob("no")
 
-    chain = broken.enqueue()
+    yield complete(fail)
+
+
+@kinds(*JOBS)
+@pytest.mark.parametrize(
+    ("handler", "options"),
+    [
+        (raises(FailJob("no")), {}),
+        (raises_in_complete, {}),
+        (raises(KeyError("no")), {"fail_on": KeyError}),
+        (raises(KeyError("no")), {"retry_if": lambda error: False}),
+        (raises(KeyError("no")), {"max_attempts": 1}),
+        (raises(SystemExit()), {"max_attempts": 1}),
+    ],
+)
+def test_handler_that_fails_is_followed_by_an_alert(scenario, alert, work, handler, options):
+    made = scenario.enqueue(handler, on_failure=alert, **options)
     work()
-    assert_alerts_for(chain)
+    assert_alerts_for(*made)
 
 
 def test_each_failed_job_of_a_batch_is_followed_by_an_alert(processors, alert, work):
@@ -106,45 +111,32 @@ def test_each_failed_job_of_a_batch_is_followed_by_an_alert(processors, alert, w
     assert_alerts_for(enqueued[0], enqueued[2])
 
 
-def test_invalid_input_is_followed_by_an_alert(processors, alert, work):
-    processors.register("worker.broken", on_failure=alert, input=int)(lambda job: None)
-    chain = JobType[Any, Any]("worker.broken").enqueue({"order": 7})
+@pytest.mark.parametrize("options", [{"input": int}, {"output": int, "max_attempts": 1}])
+def test_invalid_payload_is_followed_by_an_alert(processors, alert, work, options):
+    processors.register("scenario", on_failure=alert, **options)(lambda job: "not a number")
+    chain = JobType("scenario").enqueue({"order": 7})
     work()
     assert_alerts_for(chain)
-    assert Job.objects.of_type("worker.alert").get().input["input"] == {"order": 7}
-
-
-def test_invalid_output_is_followed_by_an_alert(processors, alert, work):
-    @processors.register("worker.broken", on_failure=alert, output=int, max_attempts=1)
-    def broken(job):
-        return "not a number"
-
-    chain = broken.enqueue()
-    work()
-    assert_alerts_for(chain)
+    assert alerts().get().input["input"] == {"order": 7}
 
 
 def test_outcome_that_cannot_be_written_is_followed_by_an_alert(processors, alert, work, store, monkeypatch):
     def refuse(*args, **kwargs):
         raise DatabaseError("the value is out of range")
 
-    processors.register("worker.broken", on_failure=alert, max_attempts=1)(lambda job: "done")
+    processors.register("scenario", on_failure=alert, max_attempts=1)(lambda job: "done")
     monkeypatch.setattr(store.attempts, "finish", refuse)
-    chain = JobType[Any, Any]("worker.broken").enqueue()
+    chain = JobType("scenario").enqueue()
     work()
     assert_alerts_for(chain)
 
 
-def test_stuck_attempt_that_fails_is_followed_by_an_alert(processors, alert, settings, registry):
+def test_stuck_attempt_that_fails_is_followed_by_an_alert(processors, alert, settings):
     """The handler still runs when the attempt fails."""
     settings.JOBCHAINS = {**settings.JOBCHAINS, "STUCK_SECONDS": 0.1}
     released = threading.Event()
-
-    @processors.register("worker.broken", on_failure=alert, timeout=0.1, max_attempts=1)
-    def broken(job):
-        released.wait(15)
-
-    chain = broken.enqueue()
+    handler = processors.register("scenario", on_failure=alert, timeout=0.1, max_attempts=1)
+    chain = handler(lambda job: released.wait(15)).enqueue()
     worker = Worker(slots=1)
     worker.start()
     until(lambda: chain.refresh().status == "failed")
@@ -153,11 +145,9 @@ def test_stuck_attempt_that_fails_is_followed_by_an_alert(processors, alert, set
     worker.stop(timeout=5)
 
 
-def test_deferred_failure_is_followed_by_an_alert(processors, alert, store):
-    chain = broken(processors, alert)
-    [job] = store.jobs.claim("worker", 1, HELD)
-    failed = FailedTry(job.id, job.lease_number, "ValueError: no", "")
-    store.deferred.defer([EndedAttempt("failed", failed)])
+def test_deferred_failure_is_followed_by_an_alert(broken, store):
+    chain = broken()
+    store.deferred.defer([EndedAttempt("failed", try_of(claimed(store)))])
     store.deferred.apply(10, 0, Effects())
     assert_alerts_for(chain)
 
@@ -178,9 +168,9 @@ def test_last_allowed_crash_is_followed_by_an_alert(start_process):
     assert output == [str(chain.id), "chaos.dies", 1, chain.current_job.last_error, "payload"]
 
 
-def test_reaper_enqueues_the_alert(processors, alert, store, work, settings):
+def test_reaper_enqueues_the_alert(broken, store, settings):
     settings.JOBCHAINS = {**settings.JOBCHAINS, "MAX_CRASHES": 1, "REAP_SECONDS": 0.1}
-    chain = broken(processors, alert)
+    chain = broken()
     store.jobs.claim("dead", 1, HELD)
     with clock() as time:
         time.advance(61)
@@ -194,43 +184,36 @@ def test_reaper_enqueues_the_alert(processors, alert, store, work, settings):
 # Failed blockers
 
 
-def blocked(processors, alert):
-    """Return a chain, another one that fails with it, and the type of the other."""
-    blocker = JobType[Any, Any]("worker.blocker").enqueue()
-    dependent = processors.register("worker.dependent", on_failure=alert, on_blocker_failure="fail")(lambda job: None)
-    return blocker, dependent.enqueue(blockers=[blocker]), dependent
+@pytest.fixture
+def blocker():
+    return JobType("worker.blocker").enqueue()
 
 
-def test_dependents_of_a_failed_blocker_are_followed_by_alerts(processors, alert, store):
-    _, dependent, job_type = blocked(processors, alert)
-    last = job_type.enqueue(blockers=[dependent])
-    [job] = store.jobs.claim("worker", 1, {"worker.blocker": 60})
-    store.attempts.fail([FailedTry(job.id, job.lease_number, "no", "")])
+@pytest.fixture
+def dependent_type(processors, alert):
+    return processors.register("worker.dependent", on_failure=alert, on_blocker_failure="fail")(lambda job: None)
+
+
+def test_dependents_of_a_failed_blocker_are_followed_by_alerts(dependent_type, blocker, store):
+    dependent = dependent_type.enqueue(blockers=[blocker])
+    last = dependent_type.enqueue(blockers=[dependent])
+    store.attempts.fail([try_of(claimed(store, "worker.blocker"))])
     assert_alerts_for(dependent, last)
 
 
-def test_dependents_of_a_cancelled_blocker_are_followed_by_alerts(processors, alert):
-    blocker, dependent, _ = blocked(processors, alert)
+def test_dependents_of_a_cancelled_blocker_are_followed_by_alerts_also_later(dependent_type, blocker):
+    first = dependent_type.enqueue(blockers=[blocker])
     chains.cancel(blocker)
-    assert_alerts_for(dependent)
+    assert_alerts_for(first)
+    second = dependent_type.enqueue(blockers=[blocker])
+    assert_alerts_for(first, second)
+    alerts().delete()
+    chains.retry(first)
+    assert_alerts_for(first)
 
 
-def test_job_created_after_its_blocker_failed_is_followed_by_an_alert(processors, alert):
-    blocker, first, job_type = blocked(processors, alert)
-    chains.cancel(blocker)
-    assert_alerts_for(first, job_type.enqueue(blockers=[blocker]))
-
-
-def test_retried_job_that_fails_with_its_blocker_is_followed_by_another_alert(processors, alert):
-    blocker, dependent, _ = blocked(processors, alert)
-    chains.cancel(blocker)
-    Job.objects.of_type("worker.alert").delete()
-    chains.retry(dependent)
-    assert_alerts_for(dependent)
-
-
-def test_job_that_the_sweeper_fails_is_followed_by_an_alert(processors, alert, store):
-    blocker, dependent, _ = blocked(processors, alert)
+def test_job_that_the_sweeper_fails_is_followed_by_an_alert(dependent_type, blocker, store):
+    dependent = dependent_type.enqueue(blockers=[blocker])
     Job.objects.filter(pk=blocker.id).update(status="failed")
     store.blockers.sweep(10, None, Effects())
     assert_alerts_for(dependent)
@@ -239,42 +222,37 @@ def test_job_that_the_sweeper_fails_is_followed_by_an_alert(processors, alert, s
 # Repeated alerts, and no alerts
 
 
-def test_job_that_fails_again_after_a_retry_is_followed_by_another_alert(processors, alert, work):
-    chain = broken(processors, alert, FailJob("no"))
+def test_job_that_fails_again_after_a_retry_is_followed_by_another_alert(broken, work):
+    chain = broken(FailJob("no"))
     work()
     chains.retry(chain)
     work()
     assert_alerts_for(chain, chain)
-    assert [job.input["attempt"] for job in Job.objects.of_type("worker.alert").order_by("id")] == [1, 2]
+    assert [job.input["attempt"] for job in alerts().order_by("id")] == [1, 2]
 
 
-def test_attempt_that_is_retried_has_no_alert(processors, alert, work):
-    broken(processors, alert)
+def test_attempt_that_is_retried_has_no_alert(broken, work):
+    broken()
     work()
-    assert not Job.objects.of_type("worker.alert").exists()
+    assert not alerts().exists()
 
 
-def test_cancelled_job_has_no_alert(processors, alert, store):
-    pending, running = broken(processors, alert), JobType[Any, Any]("worker.broken").enqueue(priority=1)
-    [job] = store.jobs.claim("worker", 1, HELD)
+def test_cancelled_job_has_no_alert(broken, store):
+    pending, running = broken(), JobType("scenario").enqueue(priority=1)
+    job = claimed(store)
     chains.cancel([pending, running])
-    store.attempts.fail([FailedTry(job.id, job.lease_number, "no", "")])
+    store.attempts.fail([try_of(job)])
     assert {pending.refresh().status, running.refresh().status} == {"cancelled"}
-    assert not Job.objects.of_type("worker.alert").exists()
+    assert not alerts().exists()
 
 
-def test_failure_that_is_rolled_back_has_no_alert(processors, alert, store):
-    broken(processors, alert)
-    [job] = store.jobs.claim("worker", 1, HELD)
+def test_failure_that_is_rolled_back_or_outdated_has_no_alert(broken, store):
+    broken()
+    job = claimed(store)
+    store.attempts.fail([try_of(job, job.lease_number + 1)])
+    assert not alerts().exists()
     with transaction.atomic():
-        store.attempts.fail([FailedTry(job.id, job.lease_number, "no", "")])
-        assert Job.objects.of_type("worker.alert").exists()
+        store.attempts.fail([try_of(job)])
+        assert alerts().exists()
         transaction.set_rollback(True)
-    assert not Job.objects.of_type("worker.alert").exists()
-
-
-def test_failure_with_an_outdated_lease_number_has_no_alert(processors, alert, store):
-    broken(processors, alert)
-    [job] = store.jobs.claim("worker", 1, HELD)
-    store.attempts.fail([FailedTry(job.id, job.lease_number + 1, "no", "")])
-    assert not Job.objects.of_type("worker.alert").exists()
+    assert not alerts().exists()
