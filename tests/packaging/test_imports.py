@@ -1,4 +1,4 @@
-"""Every documented module can be imported without the optional packages."""
+"""Every documented module can be imported without the optional packages, and without Django's admin."""
 
 import pkgutil
 import subprocess
@@ -136,3 +136,26 @@ def test_the_public_names_of_the_package_are_those_of_its_modules() -> None:
         assert getattr(django_jobchains, name) is getattr(processors, name)
     with pytest.raises(AttributeError, match="no attribute 'Chain'"):
         django_jobchains.Chain  # noqa: B018
+
+
+USE_WITHOUT_ADMIN = """
+import django
+from django.conf import settings
+
+settings.configure(
+    INSTALLED_APPS=["django_jobchains"],
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
+    TEMPLATES=[{"BACKEND": "django.template.backends.django.DjangoTemplates"}],
+)
+django.setup()
+
+from django.core.management import call_command
+from django.template import engines
+
+call_command("check")
+assert engines["django"].from_string("{{ 1 }}").render({}) == "1"
+"""
+
+
+def test_templates_render_without_the_admin() -> None:
+    subprocess.run([sys.executable, "-c", USE_WITHOUT_ADMIN], check=True, capture_output=True, text=True)

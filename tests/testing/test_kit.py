@@ -41,11 +41,16 @@ class Parcel:
     order_id: int
 
 
-def test_outcomes_contain_the_stored_job_with_its_decoded_input(jobchains, processors):
+@pytest.fixture
+def pack(processors):
     @processors.register("kit.pack")
     def pack(job: RunningJob[Parcel]) -> int:
         return job.input.order_id
 
+    return pack
+
+
+def test_outcomes_contain_the_stored_job_with_its_decoded_input(jobchains, pack):
     chain = pack.enqueue(Parcel(7))
     (outcome,) = jobchains.run_due_jobs()
     assert isinstance(outcome.job, Job)
@@ -53,21 +58,14 @@ def test_outcomes_contain_the_stored_job_with_its_decoded_input(jobchains, proce
     assert (outcome.job.chain_id, outcome.job.status, outcome.job.output) == (chain.id, "completed", 7)
 
 
-def test_the_outcome_of_an_invalid_input_contains_the_stored_value(jobchains, processors):
-    @processors.register("kit.pack")
-    def pack(job: RunningJob[Parcel]) -> None: ...
-
+def test_the_outcome_of_an_invalid_input_contains_the_stored_value(jobchains, pack):
     Job.objects.filter(pk=pack.enqueue(Parcel(7)).id).update(input={"order": 7})
     (outcome,) = jobchains.run_due_jobs()
     assert (outcome.ending, outcome.job.status, outcome.job.input) == ("failed", "failed", {"order": 7})
 
 
 def test_the_outcome_of_a_job_that_its_handler_deletes_contains_the_job(jobchains, processors):
-    @processors.register("kit.delete")
-    def delete(job: RunningJob[int]) -> None:
-        chains.delete(job.chain_id)
-
-    chain = delete.enqueue(7)
+    chain = processors.register("kit.delete")(lambda job: chains.delete(job.chain_id)).enqueue(7)
     (outcome,) = jobchains.run_due_jobs()
     assert (outcome.job.id, outcome.job.input) == (chain.id, 7)
 
@@ -90,14 +88,27 @@ def test_the_number_of_attempts_can_be_limited(jobchains, double):
     assert len(jobchains.run_due_jobs()) == 3
 
 
+def test_jobs_of_a_batch_are_handled_together_and_the_limit_counts_jobs(jobchains, processors):
+    sizes = []
+
+    @processors.register("kit.batch", batch_limit=3)
+    def batch(jobs):
+        sizes.append(len(jobs))
+        with jobs.complete():
+            for job in jobs:
+                job.finish(job.input)
+
+    for limit, expected in ((None, [3, 2]), (4, [3, 1])):
+        chains.enqueue_many([batch.item(number) for number in range(5)])
+        assert len(jobchains.run_due_jobs(limit=limit)) == sum(expected)
+        assert sizes == expected
+        sizes.clear()
+    assert sorted(Job.objects.with_status("completed").values_list("output", flat=True)) == [0, 0, 1, 1, 2, 2, 3, 3, 4]
+
+
 def test_an_endless_chain_is_an_error(jobchains, processors, monkeypatch):
     monkeypatch.setattr("django_jobchains.testing.runner.ATTEMPTS_LIMIT", 20)
-
-    @processors.register("kit.for_ever")
-    def for_ever(job: RunningJob[None]) -> Any:
-        return job.continue_with("kit.for_ever")
-
-    for_ever.enqueue()
+    processors.register("kit.for_ever")(lambda job: job.continue_with("kit.for_ever")).enqueue()
     with pytest.raises(AssertionError, match="Jobs are still due after 20 attempts"):
         jobchains.run_due_jobs()
 
@@ -151,18 +162,15 @@ def test_a_scheduled_job_runs_after_the_clock_was_advanced(jobchains, double):
     assert len(jobchains.run_due_jobs()) == 1
 
 
-def test_the_clock_is_reset_after_the_block():
+def test_the_clock_is_reset_after_the_block_and_cannot_go_back():
     with clock() as moved:
         moved.advance(100)
         assert get_store().db.ahead_seconds == 100
+        with pytest.raises(ValueError, match="by=-1 is not a length of time"):
+            moved.advance(-1)
+        with pytest.raises(TypeError, match="by='5m' is not a length of time"):
+            moved.advance("5m")
     assert get_store().db.ahead_seconds == 0
-
-
-def test_the_clock_cannot_go_back():
-    with clock() as moved, pytest.raises(ValueError, match="by=-1 is not a length of time"):
-        moved.advance(-1)
-    with clock() as moved, pytest.raises(TypeError, match="by='5m' is not a length of time"):
-        moved.advance("5m")
 
 
 def test_enqueued_jobs_are_found_by_type_and_input(jobchains, double):
@@ -175,9 +183,8 @@ def test_enqueued_jobs_are_found_by_type_and_input(jobchains, double):
 
 def test_a_failed_assertion_lists_the_existing_jobs(jobchains, double):
     double.enqueue(7)
-    with pytest.raises(
-        AssertionError, match=r"0 jobs of 'kit\.double' with input 8, not 1\. Of the type:\n  pending: 7"
-    ):
+    message = r"0 jobs of 'kit\.double' with input 8, not 1\. Of the type:\n  pending: 7"
+    with pytest.raises(AssertionError, match=message):
         jobchains.assert_enqueued(double, input=8)
 
 
