@@ -11,7 +11,7 @@ from django_jobchains.admin.actions.row_actions import JobActionAdmin
 from django_jobchains.admin.dashboard.views import DashboardAdmin
 from django_jobchains.admin.detail.views import ChainDetailAdmin, JobDetailAdmin
 from django_jobchains.admin.lists.changelists import ChainListAdmin, JobListAdmin
-from django_jobchains.admin.records.record_admin import JobRecordAdmin
+from django_jobchains.admin.record_admin import JobRecordAdmin
 from django_jobchains.models import Chain, Job
 
 __all__ = ("ChainAdmin", "JobAdmin", "JobRecordAdmin")

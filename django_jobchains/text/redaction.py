@@ -1,4 +1,4 @@
-"""Masks secrets wherever data is shown: the values of sensitive names, in JSON and in texts.
+"""Masks secrets wherever data is shown: the values of sensitive names, in JSON and in texts, and passwords in URLs.
 
 A name is sensitive if it contains one of ``JOBCHAINS["SENSITIVE_FIELDS"]``, as ``user_password`` and ``apiKey`` do.
 This is a safety net, not a guarantee: a secret without such a name is not recognized. Store references to secrets in
@@ -11,7 +11,6 @@ from functools import lru_cache
 from typing import Any
 
 from django_jobchains.conf import get_settings
-from django_jobchains.text.url_secrets import may_have_url, without_url_secrets
 
 MASK = "********"
 
@@ -135,7 +134,7 @@ def redacted_text(text: str) -> str:
     The time it takes is linear in the length of the text.
     """
     text = str.__str__(text)  # a subclass may claim to be safe HTML
-    text = _without_keys(without_url_secrets(text, MASK))
+    text = _without_keys(_without_url_secrets(text))
     names = _sensitive_names()
     return names.masked(text) if names is not None and names.may_be_in(text) else text
 
@@ -143,7 +142,7 @@ def redacted_text(text: str) -> str:
 def may_hold_secrets(text: str) -> bool:
     """Return False if ``redacted_text`` would certainly return the text unchanged. Faster than redacting."""
     names = _sensitive_names()
-    return may_have_url(text) or _BEGIN_PEM in text or (names is not None and names.may_be_in(text))
+    return _may_have_url(text) or _BEGIN_PEM in text or (names is not None and names.may_be_in(text))
 
 
 def _without_keys(text: str) -> str:
@@ -327,3 +326,42 @@ def _mask_of(value: str) -> str:
         return f"{value[0]}{MASK}{value[-1] if value[-1] in '])}' and len(value) > 1 else ''}"
     quote = _OPENING_QUOTE.match(value)
     return f"{quote.group()}{MASK}" if quote else MASK if value else ""
+
+
+#: ``://``, which may be ``:\\/\\/`` in JSON.
+_SLASHES = r":(?:\\{0,7}/){2}"
+#: An address, with anything that touches it. A comma ends it if another address follows.
+_ADDRESS = re.compile(r"""(?:[^\s"'<>,;]++|[,;](?![a-z][a-z\d+.-]{0,20}""" + _SLASHES + "))++", re.IGNORECASE)
+#: ``http://localhost:8000/@scope`` has a port and no password, as browsers read it.
+_WEB_PORT = rf"(?:(?<=http)|(?<=https)|(?<=ws)|(?<=wss)){_SLASHES}[^/@:?#]*+:\d{{1,5}}\\{{0,7}}[/?#]"
+_TO_PASSWORD = re.compile(rf"(?!{_WEB_PORT}){_SLASHES}(?!\[)[^/@:?#]*+:", re.IGNORECASE)
+#: The user in an HTTP address without a password is usually a token.
+_TOKEN_AS_USER = re.compile(
+    rf"""(?P<begin>https?{_SLASHES})[^\s/@:?#"'<>,;\\]{{1,512}}+(?=:?(?:x-oauth-basic)?@)""", re.IGNORECASE
+)
+_PORT = re.compile(r"\d{1,5}(?:\\{0,7}[/?#].*|\W*)", re.DOTALL)
+#: A password with quotes in it, which no ``_ADDRESS`` has.
+_QUOTED_PASSWORD = re.compile(rf"""({_SLASHES}[^\s/@:?#]{{0,256}}+:)(?!\d{{1,5}}["'])[^\s/@]{{1,512}}+(?=@)""")
+
+
+def _may_have_url(text: str) -> bool:
+    return "://" in text or ":\\" in text
+
+
+def _without_url_secrets(text: str) -> str:
+    """Return the text with masked passwords in its URLs, and masked users in HTTP URLs without a password."""
+    if not _may_have_url(text):
+        return text
+    text = _TOKEN_AS_USER.sub(rf"\g<begin>{MASK}", text)
+    return _QUOTED_PASSWORD.sub(rf"\1{MASK}", _ADDRESS.sub(_without_password, text))
+
+
+def _without_password(address: re.Match[str]) -> str:
+    text = address.group()
+    at = text.rfind("@")  # the last one, as the password may contain others
+    if at > 0 and (found := _TO_PASSWORD.search(text, 0, at)):
+        return f"{text[: found.end()]}{MASK}{text[at:]}"
+    is_at_end = address.end() == len(address.string)  # the rest of the address may have been cut off
+    if is_at_end and (found := _TO_PASSWORD.search(text, at + 1)) and not _PORT.fullmatch(text, found.end()):
+        return f"{text[: found.end()]}{MASK}"
+    return text

@@ -25,8 +25,7 @@ from django.utils.formats import localize
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext
 
-from django_jobchains.admin.actions import audit
-from django_jobchains.admin.actions.action import NOT_ALLOWED, NOT_THERE, Action, ActionResult, Refused
+from django_jobchains.admin.actions.action import NOT_ALLOWED, NOT_THERE, Action, ActionResult, Refused, log_change
 from django_jobchains.admin.actions.forms import ActionForm
 from django_jobchains.admin.base import PageAdmin
 from django_jobchains.text.errors import log_error
@@ -109,8 +108,19 @@ class ConfirmedActions(PageAdmin):
 
     def possible_targets(self, request: HttpRequest, keys: Collection[Any], action: Action) -> list[Any]:
         """Return the targets with these keys that the user can perform the action on."""
-        found = self.action_targets(request, keys, action)
-        return [target for target in found if not self.action_refusal(request, action, target)]
+        return self.select_possible(request, self.action_targets(request, keys, action), action, ActionResult())
+
+    def select_possible(
+        self, request: HttpRequest, targets: Sequence[Any], action: Action, result: ActionResult
+    ) -> list[Any]:
+        """Return the targets that the user can perform the action on, and add the others to the result."""
+        possible = []
+        for target in targets:
+            if reason := self.action_refusal(request, action, target):
+                result.skip(reason, [target.pk])
+            else:
+                possible.append(target)
+        return possible
 
     def action_refusal(self, request: HttpRequest, action: Action, target: Any) -> Any:
         """Return why the user cannot perform the action on this target; empty if they can."""
@@ -197,7 +207,7 @@ class ConfirmedActions(PageAdmin):
     def _confirmation_for_many(
         self, request: HttpRequest, action: Action, targets: Sequence[Any], keys: Sequence[Any], next_: str
     ) -> HttpResponse | None:
-        possible = [target for target in targets if not self.action_refusal(request, action, target)]
+        possible = self.select_possible(request, targets, action, ActionResult())
         if problem := action.refusal_together(possible):
             ActionResult(problem=problem).show(request, action)
             return None
@@ -239,12 +249,9 @@ class ConfirmedActions(PageAdmin):
     def _perform(
         self, request: HttpRequest, action: Action, targets: Sequence[Any], keys: Sequence[Any] = ()
     ) -> HttpResponse:
-        result, possible = ActionResult(), []
+        result = ActionResult()
         result.skip(NOT_THERE, set(keys) - {target.pk for target in targets})
-        for target in targets:
-            reason = self.action_refusal(request, action, target)
-            result.skip(reason, [target.pk] if reason else ())
-            possible += [] if reason else [target]
+        possible = self.select_possible(request, targets, action, result)
         if problem := action.refusal_together(possible):
             result.problem = problem
         elif possible:
@@ -268,7 +275,7 @@ class ConfirmedActions(PageAdmin):
             targets = action.expand(self, request, targets, form)
             with transaction.atomic(using=using):
                 rows = self.perform_action(request, action, targets, form, result)
-                audit.log(request, rows, action.log_message(form), verb=action.name, flag=action.flag, using=using)
+                log_change(request, rows, action.log_message(form), verb=action.name, flag=action.flag, using=using)
         except Refused as error:
             result.problem = str(error)
         except ValidationError as error:

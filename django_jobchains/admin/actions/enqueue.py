@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_jobchains import chains
 from django_jobchains import context as job_context
-from django_jobchains.admin.actions import audit
+from django_jobchains.admin.actions.action import log_change
 from django_jobchains.admin.actions.forms import PayloadForm, TimeFields, TypeForm
 from django_jobchains.admin.actions.row_actions import ChainActionAdmin
 from django_jobchains.chains import Chain
@@ -121,7 +121,7 @@ class EnqueueAdmin(ChainActionAdmin):
             with transaction.atomic(using=get_settings().DATABASE):
                 chain = self.start(request, job_type, form.cleaned_data["payload"], form.options())
                 if not chain.deduplicated:
-                    audit.log(request, [chain], _("Enqueued."), verb="enqueue", flag=ADDITION)
+                    log_change(request, [chain], _("Enqueued."), verb="enqueue", flag=ADDITION)
         except JobchainsError as error:
             problem = gettext("The chain was not enqueued: %(problem)s")
             form.add_error(None, ValidationError(problem, params={"problem": error}))

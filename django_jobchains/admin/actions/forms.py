@@ -241,7 +241,8 @@ def is_required(member: Member) -> bool:
     """Return whether the field may not be empty. An empty text is a text, if the type has one as its default."""
     if member.accepts_null:
         return False
-    return member.is_required or (member.default is not NO_DEFAULT and not _is_text(member.schema))
+    is_text = member.schema.get("type") == "string" and not {"const", "enum", "format"} & member.schema.keys()
+    return member.is_required or (member.default is not NO_DEFAULT and not is_text)
 
 
 def add_to(payload: dict[str, Any], member: Member, value: Any) -> None:
@@ -258,7 +259,8 @@ def _field(member: Member) -> forms.Field:
     schema, initial = member.schema, _initial(member)
     if "const" in schema or isinstance(schema.get("enum"), list):
         return _choice_field(member)
-    if _is_number_or_text(schema):
+    # A number that may be written as text, as pydantic describes a ``Decimal``.
+    if sorted(str(option.get("type")) for option in schema.get("anyOf", ())) == ["number", "string"]:
         return forms.CharField(initial=initial, widget=forms.TextInput({"class": "vTextField"}))
     match schema.get("type"):
         case "boolean":
@@ -315,12 +317,3 @@ def _text_field(member: Member) -> forms.Field:
     attributes = {"class": "vTextField"} if is_line else {"class": "vLargeTextField", "rows": 2}
     widget = forms.TextInput(attributes) if is_line else forms.Textarea(attributes)
     return forms.CharField(strip=False, widget=widget, max_length=length, initial=initial)
-
-
-def _is_text(schema: Schema) -> bool:
-    return schema.get("type") == "string" and not {"const", "enum", "format"} & schema.keys()
-
-
-def _is_number_or_text(schema: Schema) -> bool:
-    """Return whether values are numbers that may be written as text, as pydantic describes a ``Decimal``."""
-    return sorted(str(option.get("type")) for option in schema.get("anyOf", ())) == ["number", "string"]

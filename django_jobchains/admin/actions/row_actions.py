@@ -13,11 +13,11 @@ from django.utils.translation import gettext_lazy as _
 from django_jobchains.admin.actions.action import HAS_CHANGED, ActionResult, Refused
 from django_jobchains.admin.actions.completion import CompleteAction, continuations, declared
 from django_jobchains.admin.actions.confirmed import ActionRow, Button, ConfirmedActions
-from django_jobchains.admin.actions.deletion import DeleteAction
 from django_jobchains.admin.actions.job_action import (
     HAS_CONTINUED,
     CancelAction,
     Check,
+    DeleteAction,
     JobAction,
     JobTarget,
     RescheduleAction,

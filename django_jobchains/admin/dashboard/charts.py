@@ -133,7 +133,8 @@ def _period(
         _chart("completed", gettext("Completed jobs"), of_completed, peak_text, completed, titles),
         _chart("failed", gettext("Failed attempts"), of_failed, peak_text, failed, titles),
     )
-    return Period(id, title, charts, tuple(rows[index].time for index in _tick_indexes(len(rows))), rows)
+    ticks = sorted({0, len(rows) // 2, len(rows) - 1}) if rows else []
+    return Period(id, title, charts, tuple(rows[index].time for index in ticks), rows)
 
 
 def _chart(
@@ -155,7 +156,3 @@ def _chart(
 def _row(ended: AttemptTotals) -> ChartRow:
     local = timezone.localtime(ended.starts_at)
     return ChartRow(local, time_format(local, "TIME_FORMAT"), number(ended.completed), number(ended.failed))
-
-
-def _tick_indexes(count: int) -> list[int]:
-    return sorted({0, count // 2, count - 1}) if count else []

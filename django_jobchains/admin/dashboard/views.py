@@ -1,32 +1,34 @@
-"""The dashboard on the index of the app: alerts, figures, tables, and forms to change queues."""
+"""The dashboard on the index of the app: alerts, figures, tables, and forms to change queues.
 
-from collections.abc import Callable, Collection
+The tables are facts, up to a limited number of rows, which templates format.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
+from typing import Any, Generic, TypeVar
 
+from django import forms
+from django.apps import apps
 from django.contrib import messages
-from django.core.exceptions import PermissionDenied
+from django.contrib.admin import AdminSite
+from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
+from django.utils.text import format_lazy
+from django.utils.translation import gettext, ngettext, ngettext_lazy
+from django.utils.translation import gettext_lazy as _
 
-from django_jobchains.admin.actions import audit
+from django_jobchains import queues
+from django_jobchains.admin.actions.action import log_change
 from django_jobchains.admin.base import QUERY_SECONDS, ReadOnlyAdmin, TimeLimitExceeded, time_limit
 from django_jobchains.admin.dashboard import charts
-from django_jobchains.admin.dashboard.queue_changes import QueueChange, QueueChangeForm
-from django_jobchains.admin.dashboard.tables import (
-    MAX_SLOW,
-    RecordRow,
-    Table,
-    first_rows,
-    important_rows,
-    record_rows,
-)
 from django_jobchains.admin.dashboard.visible_figures import Failures, failing_types, visible_failures, visible_overview
-from django_jobchains.admin.records.record_admin import is_counted
+from django_jobchains.admin.record_admin import is_counted
 from django_jobchains.admin.visibility import Visibility
 from django_jobchains.conf import get_settings
 from django_jobchains.models import Job, QueueState
@@ -35,6 +37,7 @@ from django_jobchains.monitoring import (
     Overview,
     PoolState,
     QueueFacts,
+    RecordFacts,
     Throughput,
     TypeFacts,
     TypeRuns,
@@ -47,6 +50,140 @@ from django_jobchains.monitoring.problems import Problem, about_jobs, find_probl
 from django_jobchains.store import get_store
 from django_jobchains.store.stats import MAX_FAILED
 from django_jobchains.text.humanize import number
+from django_jobchains.values import QUEUE
+
+#: The number of rows of a table.
+MAX_ROWS = 100
+#: The number of slowest types.
+MAX_SLOW = 10
+
+RowT = TypeVar("RowT")
+
+
+@dataclass(frozen=True)
+class Table(Generic[RowT]):
+    """The rows of a table, and the number of omitted rows in ``more``."""
+
+    rows: tuple[RowT, ...]
+    more: int
+
+
+@dataclass(frozen=True)
+class RecordRow:
+    """A record worker, and how many live workers process its records.
+
+    ``model``: the name of the model. ``url``: the address of the list of its records, or "" if the site has none.
+    """
+
+    facts: RecordFacts
+    model: str
+    url: str
+    workers: int
+
+
+def first_rows(rows: Sequence[RowT], limit: int | None = None) -> Table[RowT]:
+    limit = MAX_ROWS if limit is None else limit
+    return Table(tuple(rows[:limit]), max(0, len(rows) - limit))
+
+
+def important_rows(rows: Iterable[RowT], priority: Callable[[RowT], tuple[object, ...]]) -> Table[RowT]:
+    """Keep the rows with the lowest ``priority``, in their given order, so that a refresh does not move them."""
+    given = list(enumerate(rows))
+    kept = sorted(given, key=lambda pair: priority(pair[1]))[:MAX_ROWS]
+    return Table(tuple(row for _, row in sorted(kept, key=lambda pair: pair[0])), len(given) - len(kept))
+
+
+def record_rows(records: Iterable[RecordFacts], overview: Overview, site: AdminSite) -> list[RecordRow]:
+    """Return the rows of the record workers whose records were counted."""
+    workers = {kind.name: kind.workers for kind in overview.types}
+    return [
+        RecordRow(
+            kind,
+            model=str(apps.get_model(kind.model)._meta.verbose_name_plural),
+            url=_list_url(kind.model, site),
+            workers=workers.get(kind.name, 0),
+        )
+        for kind in records
+        if not kind.problem
+    ]
+
+
+def _list_url(label: str, site: AdminSite) -> str:
+    model = apps.get_model(label)
+    if not site.is_registered(model):
+        return ""
+    name = f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist"
+    return reverse(name, current_app=site.name)
+
+
+MAX_SLOTS = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class QueueChange:
+    """A change of a queue. ``slots`` is used by ``limit``, where None removes the limit."""
+
+    verb: str
+    queue: str
+    slots: int | None
+
+    def apply(self, using: str) -> None:
+        if self.verb == "pause":
+            queues.pause(self.queue, using=using)
+        elif self.verb == "resume":
+            queues.resume(self.queue, using=using)
+        else:
+            queues.set_limit(self.queue, self.slots, using=using)
+
+    def success_message(self) -> str:
+        if self.verb == "pause":
+            text = gettext("Queue %(name)s was paused. Running jobs continue, and no other jobs are started.")
+            return text % {"name": self.queue}
+        if self.verb == "resume":
+            return gettext("Queue %(name)s was resumed.") % {"name": self.queue}
+        if self.slots is None:
+            return gettext("The limit of queue %(name)s was removed.") % {"name": self.queue}
+        text = ngettext(
+            "Queue %(name)s was limited to %(count)s slot per worker.",
+            "Queue %(name)s was limited to %(count)s slots per worker.",
+            self.slots,
+        )
+        return text % {"name": self.queue, "count": number(self.slots)}
+
+    def log_message(self) -> Any:
+        """Return the lazy message of the log entry, which names the queue itself."""
+        if self.verb == "pause":
+            return _("Paused.")
+        if self.verb == "resume":
+            return _("Resumed.")
+        if self.slots is None:
+            return _("Limit removed.")
+        text = ngettext_lazy("Limited to {count} slot per worker.", "Limited to {count} slots per worker.", self.slots)
+        return format_lazy(text, count=self.slots)
+
+
+class QueueChangeForm(forms.Form):
+    # Names may begin or end with spaces.
+    queue = forms.CharField(label=_("queue"), strip=False)
+    verb = forms.ChoiceField(
+        label=_("action"), choices=(("pause", _("pause")), ("resume", _("resume")), ("limit", _("limit")))
+    )
+    slots = forms.IntegerField(label=_("slots"), required=False, min_value=1, max_value=MAX_SLOTS)
+
+    def clean_queue(self) -> str:
+        try:
+            return QUEUE.check("queue", self.cleaned_data["queue"])
+        except ValueError as error:
+            raise ValidationError(_("Enter a queue name of 1 to 100 printable characters.")) from error
+
+    def change(self) -> QueueChange:
+        return QueueChange(**self.cleaned_data)
+
+    def error_message(self) -> str:
+        field, problems = next(iter(self.errors.items()))
+        names = {"field": self.fields[field].label, "problem": problems[0]}
+        return gettext("Nothing was changed. %(field)s: %(problem)s") % names
+
 
 #: The number of alerts of one kind; a last one counts the others.
 MAX_ALERTS_PER_KIND = 3
@@ -213,7 +350,7 @@ class DashboardAdmin(ReadOnlyAdmin):
         with transaction.atomic(using=using):
             change.apply(using)
             queue = QueueState.objects.using(using).get(pk=change.queue)
-            audit.log(request, [queue], change.log_message(), verb=f"{change.verb} queue")
+            log_change(request, [queue], change.log_message(), verb=f"{change.verb} queue")
         messages.success(request, change.success_message())
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from django.db.models import QuerySet
 
-from django_jobchains.admin.lists.columns import ERROR_LENGTH
+from django_jobchains.admin.lists.changelists import ERROR_LENGTH
 from django_jobchains.admin.visibility import LARGE, Visibility
 from django_jobchains.db.times import Times
 from django_jobchains.models import FailedAttempt, Job

@@ -126,11 +126,15 @@ def layout(columns: Sequence[GraphColumn], lines: Iterable[GraphLine], own_id: s
             text = gettext("and more") if column.has_uncounted else counted
             more_labels.append({"x": x, "y": y + HEIGHT // 2, "text": text})
     width = 2 * MARGIN + len(shown) * WIDTH + max(0, len(shown) - 1) * GAP_X
-    paths = [
-        {"d": _curve(boxes[line.blocker], boxes[line.waiting]), "is_open": line.is_open}
-        for line in dict.fromkeys(lines)
-        if line.blocker in boxes and line.waiting in boxes
-    ]
+    paths: list[dict[str, Any]] = []
+    for line in dict.fromkeys(lines):
+        if line.blocker in boxes and line.waiting in boxes:
+            # A curve from the right side of a box to the left side of another.
+            begin, end = boxes[line.blocker], boxes[line.waiting]
+            x1, y1, x2, y2 = begin.x + WIDTH, begin.y + HEIGHT // 2, end.x, end.y + HEIGHT // 2
+            bend = max(GAP_X // 2, abs(x2 - x1) // 2)
+            curve = f"M{x1} {y1} C{x1 + bend} {y1} {x2 - bend} {y2} {x2} {y2}"
+            paths.append({"d": curve, "is_open": line.is_open})
     return Graph(width, height, list(boxes.values()), paths, more_labels)
 
 
@@ -142,10 +146,3 @@ def _truncated(column: GraphColumn) -> GraphColumn:
 def _height(column: GraphColumn) -> int:
     rows = len(column.links) + column.has_more
     return rows * HEIGHT + max(0, rows - 1) * GAP_Y
-
-
-def _curve(begin: Box, end: Box) -> str:
-    """Return a path from the right side of a box to the left side of another."""
-    x1, y1, x2, y2 = begin.x + WIDTH, begin.y + HEIGHT // 2, end.x, end.y + HEIGHT // 2
-    bend = max(GAP_X // 2, abs(x2 - x1) // 2)
-    return f"M{x1} {y1} C{x1 + bend} {y1} {x2 - bend} {y2} {x2} {y2}"

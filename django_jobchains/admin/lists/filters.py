@@ -57,15 +57,19 @@ class StatusFilter(ChoiceFilter):
         return queryset.with_status(value)
 
 
-class NameFilter(SimpleListFilter):
-    """Filters by a full name, with a select field because there may be hundreds of names."""
-
-    template = "admin/django_jobchains/select_filter.html"
-    max_length: ClassVar[int]
+class VisibilityFilter(SimpleListFilter):
+    """Filters by what may be hidden from the user."""
 
     def __init__(self, request: HttpRequest, params: dict[str, Any], model: Any, model_admin: Any) -> None:
         self.visibility: Visibility = model_admin.visibility(request)
         super().__init__(request, params, model, model_admin)
+
+
+class NameFilter(VisibilityFilter):
+    """Filters by a full name, with a select field because there may be hundreds of names."""
+
+    template = "admin/django_jobchains/select_filter.html"
+    max_length: ClassVar[int]
 
     def names(self, request: HttpRequest, model_admin: Any) -> Any:
         """Return the names to choose from."""
@@ -152,7 +156,7 @@ class CreatedFilter(ChoiceFilter):
         return queryset.created_between(get_store().stats.time_ago(self.SECONDS[value]), None)
 
 
-class RootFilter(SimpleListFilter):
+class RootFilter(VisibilityFilter):
     """Hides chains that are blockers, which are usually parts of another chain.
 
     It is not offered to users from whom rows are hidden, because it would reveal that a hidden job waits for a chain.
@@ -162,23 +166,18 @@ class RootFilter(SimpleListFilter):
     parameter_name = "roots"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        visibility = model_admin.visibility(request)
-        is_offered = visibility.sees_all(Chain) and visibility.sees_all(Job)
+        is_offered = self.visibility.sees_all(Chain) and self.visibility.sees_all(Job)
         return [("1", _("not a blocker"))] if is_offered else []
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
         return queryset.roots() if self.value() == "1" else None
 
 
-class BlockedByFilter(SimpleListFilter):
+class BlockedByFilter(VisibilityFilter):
     """Filters by a visible chain that rows wait or waited for. Other pages link to it."""
 
     title = _("blocker")
     parameter_name = "blocked_by"
-
-    def __init__(self, request: HttpRequest, params: dict[str, Any], model: Any, model_admin: Any) -> None:
-        self._visibility: Visibility = model_admin.visibility(request)
-        super().__init__(request, params, model, model_admin)
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         value = self.value()
@@ -192,7 +191,7 @@ class BlockedByFilter(SimpleListFilter):
             blocker = UUID(value)
         except ValueError as error:
             raise IncorrectLookupParameters from error
-        if self._visibility.hidden_chains([blocker]):
+        if self.visibility.hidden_chains([blocker]):
             return queryset.none()
         return queryset.blocked_by(blocker)
 

@@ -9,7 +9,7 @@ from django.db import IntegrityError, router
 from django.utils import translation
 from django.utils.translation import gettext_lazy as _
 
-from django_jobchains.admin.actions import audit
+from django_jobchains.admin.actions.action import log_change
 from django_jobchains.admin.detail import views
 from django_jobchains.models import QueueState
 from tests.admin.browsing import act, messages_in, text_of, url
@@ -73,7 +73,7 @@ def test_the_history_of_a_chain_includes_its_jobs_and_that_of_a_job_its_chain(su
 
 def test_the_history_is_paginated(superuser, chain, admin_request):
     for number in range(views.ENTRIES_ON_PAGE + 1):
-        audit.log(admin_request, [(chain, chain.current_job)[number % 2]], f"entry {number}.", verb="test")
+        log_change(admin_request, [(chain, chain.current_job)[number % 2]], f"entry {number}.", verb="test")
     first, second = (text_of(superuser.get(url("history", chain) + query)) for query in ("", "?p=2"))
     assert "entry 0." in first
     assert "entry 100." not in first
@@ -90,14 +90,14 @@ def test_the_history_requires_the_view_permission(client, chain, superuser):
 def test_the_log_is_in_the_language_of_the_site(chain, admin_request, settings, of_site, of_reader, text):
     settings.LANGUAGE_CODE = of_site
     with translation.override(of_reader):
-        audit.log(admin_request, [chain], _("Delete"), verb="delete")
+        log_change(admin_request, [chain], _("Delete"), verb="delete")
     assert LogEntry.objects.get().change_message == text
 
 
 def test_a_log_record_is_one_line(admin_request, caplog, django_capture_on_commit_callbacks):
     row = QueueState(name="slow\nINFO forged\x1b[31m")
     with caplog.at_level(logging.INFO, "django_jobchains"), django_capture_on_commit_callbacks(execute=True):
-        audit.log(admin_request, [row], "Paused.", verb="pause")
+        log_change(admin_request, [row], "Paused.", verb="pause")
     [record] = caplog.records
     assert record.getMessage().isprintable()
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from django_jobchains.admin.actions import deletion
+from django_jobchains.admin.actions import job_action
 from django_jobchains.models import Job
 from tests.admin.browsing import act, act_many, choose_action, messages_in, text_of, url
 from tests.support.chains import everything, go_on, mail, pending, ship
@@ -21,7 +21,7 @@ def test_the_page_shows_how_much_is_deleted(superuser, waiting, monkeypatch):
     page = " ".join(text_of(superuser.get(url("delete", waiting[2]))).split()).replace(" <", "<")
     assert "1 selected chain: 1 job<" in page
     assert "If you check the box below, also 2 chains that they waited for. In total: 4 jobs<" in page
-    monkeypatch.setattr(deletion, "MAX_JOBS", 2)
+    monkeypatch.setattr(job_action, "MAX_JOBS", 2)
     assert "more than 2 jobs" in text_of(choose_action(superuser, "delete", waiting))
 
 
@@ -52,7 +52,7 @@ def test_chains_that_wait_for_each_other_are_deleted_together(superuser, waiting
 
 
 def test_a_cascade_that_is_too_large_is_refused(superuser, waiting, monkeypatch):
-    monkeypatch.setattr(deletion, "MAX_CHAINS", 2)
+    monkeypatch.setattr(job_action, "MAX_CHAINS", 2)
     assert "more chains than can be shown" in text_of(superuser.get(url("delete", waiting[2])))
     before = everything()
     reply = act(superuser, "delete", waiting[2], cascade="on")

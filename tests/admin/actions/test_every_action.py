@@ -14,7 +14,7 @@ from django.test import Client
 from django_jobchains import chains
 from django_jobchains.admin import ChainAdmin, JobAdmin
 from django_jobchains.admin.actions import confirmed, row_actions
-from django_jobchains.admin.records import actions as record_actions
+from django_jobchains.admin.record_admin import RECORD_ACTIONS
 from django_jobchains.db.ids import new_id
 from tests.admin.actions.conftest import Parcel, pack
 from tests.admin.browsing import (
@@ -55,7 +55,7 @@ class Case:
 
     @property
     def class_(self):
-        known = record_actions.RECORD_ACTIONS if self.model is Upload else row_actions.CHAIN_ACTIONS
+        known = RECORD_ACTIONS if self.model is Upload else row_actions.CHAIN_ACTIONS
         return next(type(each) for each in known if each.name == self.verb)
 
     def rows(self, store, count=1):

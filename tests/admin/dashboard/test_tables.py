@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from django_jobchains import queues
-from django_jobchains.admin.dashboard import tables, views
+from django_jobchains.admin.dashboard import views
 from django_jobchains.models import AttemptCount, Job, WorkerPresence
 from django_jobchains.monitoring import overview, throughput
 from tests.admin.browsing import open_dashboard
@@ -140,9 +140,9 @@ def test_postgresql_shows_transactions_and_connections(viewer):
 
 
 def test_only_the_most_important_rows_are_kept_in_their_order(monkeypatch):
-    monkeypatch.setattr(tables, "MAX_ROWS", 3)
-    kept = tables.important_rows("abcdef", lambda letter: (letter != "c", -ord(letter)))
-    assert (kept, tables.first_rows("abcd")) == (tables.Table(tuple("cef"), 3), tables.Table(tuple("abc"), 1))
+    monkeypatch.setattr(views, "MAX_ROWS", 3)
+    kept = views.important_rows("abcdef", lambda letter: (letter != "c", -ord(letter)))
+    assert (kept, views.first_rows("abcd")) == (views.Table(tuple("cef"), 3), views.Table(tuple("abc"), 1))
 
 
 def test_a_count_that_stopped_at_the_limit_has_a_plus_sign(viewer, store, beat):
@@ -157,7 +157,7 @@ def test_a_count_that_stopped_at_the_limit_has_a_plus_sign(viewer, store, beat):
 
 
 def test_the_page_shows_how_many_rows_are_omitted(viewer, store, beat, fail, monkeypatch):
-    monkeypatch.setattr(tables, "MAX_ROWS", 1)
+    monkeypatch.setattr(views, "MAX_ROWS", 1)
     for number in range(3):
         beat(f"main:{number}:a")
         create(store, 1, queue=f"queue {number}")

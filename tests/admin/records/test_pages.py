@@ -9,8 +9,8 @@ from django.contrib.auth.models import User
 from django.db.models import JSONField, Value
 
 from django_jobchains import records
-from django_jobchains.admin.records import record_admin
-from django_jobchains.admin.records.record_admin import JobRecordAdmin
+from django_jobchains.admin import record_admin
+from django_jobchains.admin.record_admin import JobRecordAdmin
 from tests.admin.browsing import act, act_many, messages_in, text_of, url, verb_url
 from tests.admin.records.site import STATES, put, site, state_of
 from tests.records.models import Export, Letter, Repository, Upload

@@ -1,1 +1,0 @@
-"""``JobRecordAdmin``, a mixin for the admin classes of models with records."""
