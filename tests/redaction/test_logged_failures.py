@@ -8,8 +8,6 @@ from django.db import transaction
 from django_jobchains import chains
 from django_jobchains.models import Job
 from django_jobchains.processors import Backoff, FailJob, JobType, Processors, Registry, RescheduleJob
-from django_jobchains.telemetry import report
-from django_jobchains.telemetry.events import JobReaped
 from django_jobchains.worker import Worker
 from tests.support.attempts import committed
 
@@ -94,12 +92,6 @@ def test_rescheduling_is_not_logged_as_a_failure(run):
 
     [record] = run(later, None)
     assert (record.levelname, record.exc_info) == ("DEBUG", None)
-
-
-@pytest.mark.parametrize(("status", "level"), [("pending", "WARNING"), ("cancelled", "WARNING"), ("failed", "ERROR")])
-def test_a_crash_is_an_error_if_it_ends_the_job(logged, status, level):
-    report(JobReaped("worker", Job().id, Job().id, "shop.broken", 1, status, 1))
-    assert [record.levelname for record in logged("JobReaped")] == [level]
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])

@@ -119,50 +119,9 @@ def _list_url(label: str, site: AdminSite) -> str:
 MAX_SLOTS = 2**31 - 1
 
 
-@dataclass(frozen=True)
-class QueueChange:
+class QueueChangeForm(forms.Form):
     """A change of a queue. ``slots`` is used by ``limit``, where None removes the limit."""
 
-    verb: str
-    queue: str
-    slots: int | None
-
-    def apply(self, using: str) -> None:
-        if self.verb == "pause":
-            queues.pause(self.queue, using=using)
-        elif self.verb == "resume":
-            queues.resume(self.queue, using=using)
-        else:
-            queues.set_limit(self.queue, self.slots, using=using)
-
-    def success_message(self) -> str:
-        if self.verb == "pause":
-            text = gettext("Queue %(name)s was paused. Running jobs continue, and no other jobs are started.")
-            return text % {"name": self.queue}
-        if self.verb == "resume":
-            return gettext("Queue %(name)s was resumed.") % {"name": self.queue}
-        if self.slots is None:
-            return gettext("The limit of queue %(name)s was removed.") % {"name": self.queue}
-        text = ngettext(
-            "Queue %(name)s was limited to %(count)s slot per worker.",
-            "Queue %(name)s was limited to %(count)s slots per worker.",
-            self.slots,
-        )
-        return text % {"name": self.queue, "count": number(self.slots)}
-
-    def log_message(self) -> Any:
-        """Return the lazy message of the log entry, which names the queue itself."""
-        if self.verb == "pause":
-            return _("Paused.")
-        if self.verb == "resume":
-            return _("Resumed.")
-        if self.slots is None:
-            return _("Limit removed.")
-        text = ngettext_lazy("Limited to {count} slot per worker.", "Limited to {count} slots per worker.", self.slots)
-        return format_lazy(text, count=self.slots)
-
-
-class QueueChangeForm(forms.Form):
     # Names may begin or end with spaces.
     queue = forms.CharField(label=_("queue"), strip=False)
     verb = forms.ChoiceField(
@@ -176,8 +135,44 @@ class QueueChangeForm(forms.Form):
         except ValueError as error:
             raise ValidationError(_("Enter a queue name of 1 to 100 printable characters.")) from error
 
-    def change(self) -> QueueChange:
-        return QueueChange(**self.cleaned_data)
+    @property
+    def change(self) -> tuple[str, str, int | None]:
+        """Return the verb, the queue and the slots."""
+        values = self.cleaned_data
+        return values["verb"], values["queue"], values["slots"]
+
+    def apply(self, using: str) -> None:
+        verb, queue, slots = self.change
+        if verb == "limit":
+            queues.set_limit(queue, slots, using=using)
+        else:
+            {"pause": queues.pause, "resume": queues.resume}[verb](queue, using=using)
+
+    def success_message(self) -> str:
+        verb, queue, slots = self.change
+        if verb == "pause":
+            text = gettext("Queue %(name)s was paused. Running jobs continue, and no other jobs are started.")
+        elif verb == "resume":
+            text = gettext("Queue %(name)s was resumed.")
+        elif slots is None:
+            text = gettext("The limit of queue %(name)s was removed.")
+        else:
+            text = ngettext(
+                "Queue %(name)s was limited to %(count)s slot per worker.",
+                "Queue %(name)s was limited to %(count)s slots per worker.",
+                slots,
+            )
+        return text % {"name": queue, "count": number(slots or 0)}
+
+    def log_message(self) -> Any:
+        """Return the lazy message of the log entry, which names the queue itself."""
+        verb, _queue, slots = self.change
+        if verb != "limit":
+            return {"pause": _("Paused."), "resume": _("Resumed.")}[verb]
+        if slots is None:
+            return _("Limit removed.")
+        text = ngettext_lazy("Limited to {count} slot per worker.", "Limited to {count} slots per worker.", slots)
+        return format_lazy(text, count=slots)
 
     def error_message(self) -> str:
         field, problems = next(iter(self.errors.items()))
@@ -337,21 +332,21 @@ class DashboardAdmin(ReadOnlyAdmin):
             raise PermissionDenied
         form = QueueChangeForm(request.POST)
         if form.is_valid():
-            if not self._may_change_queue(request, form.change().queue):
+            if not self._may_change_queue(request, form.cleaned_data["queue"]):
                 raise PermissionDenied
-            self._change_queue(request, form.change())
+            self._change_queue(request, form)
         else:
             messages.error(request, form.error_message())
         site = self.admin_site.name
         return redirect(reverse("admin:app_list", kwargs={"app_label": self.opts.app_label}, current_app=site))
 
-    def _change_queue(self, request: HttpRequest, change: QueueChange) -> None:
-        using = get_settings().DATABASE
+    def _change_queue(self, request: HttpRequest, form: QueueChangeForm) -> None:
+        using, (verb, name, _slots) = get_settings().DATABASE, form.change
         with transaction.atomic(using=using):
-            change.apply(using)
-            queue = QueueState.objects.using(using).get(pk=change.queue)
-            log_change(request, [queue], change.log_message(), verb=f"{change.verb} queue")
-        messages.success(request, change.success_message())
+            form.apply(using)
+            queue = QueueState.objects.using(using).get(pk=name)
+            log_change(request, [queue], form.log_message(), verb=f"{verb} queue")
+        messages.success(request, form.success_message())
 
 
 def _shown(kind: FailingType, visibility: Visibility, failures: dict[str, Failures]) -> FailingType:
