@@ -96,8 +96,6 @@ def read(annotation, text):
         (Order, ORDER),
         (Address, ADDRESS),
         (Customer, CUSTOMER),
-        (list[Order], [ORDER, ORDER]),
-        (dict[str, Customer], {"one": CUSTOMER}),
         (Customer | Order, ORDER),
         (tuple[int, datetime], (1, datetime(2026, 1, 1, tzinfo=UTC))),
         (datetime | None, None),
@@ -153,18 +151,15 @@ def test_a_local_time_that_is_skipped_or_repeated_stays_the_same_instant(at):
     ("annotation", "value", "words"),
     [
         (Line, "x", r"pass Line\(product=…, price=…, colours=…\), not str\."),
-        (Line, None, r"pass Line\(product=…, price=…, colours=…\), not None\."),
         (Line, {"price": "1"}, "product: .*required"),
         (Line, Line("no uuid", Decimal(1)), "product: .*valid uuid"),
         (Line, Line(PRODUCT, "a lot"), "price: .*decimal"),
-        (Address, {"street": 1, "since": date(2020, 1, 1)}, "str"),
         (Address, {"street": "A"}, "since: Field required"),
         (Customer, ADDRESS, r"pass Customer\(name=…, address=…, points=…\), not dict\."),
         (int, "x", "pass int, not str"),
         (int | None, "x", "pass .*, not str"),
         (list[int], [1, "x"], r"1: .*valid integer"),
         (Literal["a"], "b", "Literal|'a'|literal"),
-        (dict[str, int], [1], "dict"),
     ],
 )
 def test_a_value_of_another_type_is_refused_with_the_reason(annotation, value, words):
@@ -256,12 +251,10 @@ def test_a_value_that_would_be_read_back_as_another_is_refused_and_not_quoted(an
 @pytest.mark.parametrize(
     ("annotation", "value", "is_stored_as_given"),
     [
-        (Line, {"product": str(PRODUCT), "price": "1", "colours": []}, True),
         (Line, {"product": str(PRODUCT), "price": "1"}, False),
         (Order, json.loads(stored(Order, ORDER)), True),
         (Customer, {"name": "N", "address": {"street": "A", "since": "2020-01-01"}}, False),
         (Address, {"street": "A", "since": "2020-01-01"}, True),
-        (list[Line], [{"product": str(PRODUCT), "price": "1"}], False),
         (datetime, "2026-01-01T00:00:00Z", True),
     ],
 )
@@ -269,18 +262,6 @@ def test_json_that_fits_the_type_is_accepted_instead_of_a_value(annotation, valu
     text = stored(annotation, value)
     assert read(annotation, text) == pydantic.TypeAdapter(annotation).validate_python(value)
     assert (json.loads(text) == value) == is_stored_as_given
-
-
-def test_a_custom_validator_runs_when_the_value_is_enqueued():
-    def even(number):
-        if number % 2:
-            raise ValueError("only even numbers")
-        return number
-
-    job_type = JobType("even", input=Annotated[int, pydantic.AfterValidator(even)])
-    job_type.item(2)
-    with pytest.raises(InvalidInput, match="only even numbers"):
-        job_type.item(3)
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,8 @@ from django.db import connection, transaction
 
 from django_jobchains import chains
 from django_jobchains.chains import ChainCancelled, ChainFailed, ChainNotFound, ChainTimeout
-from django_jobchains.models import Job
 from django_jobchains.notifications import waiting
-from django_jobchains.processors import FailJob, JobType
+from django_jobchains.processors import FailJob
 from django_jobchains.store import get_store
 from tests.support.attempts import committed, on_own_connection
 from tests.support.waiting import until
@@ -185,12 +184,6 @@ def test_wait_continues_through_every_job_of_the_chain(queries):
         assert waiter.is_alive()
     finish(chain, "the last")
     assert waiter.output() == "the last"
-
-
-def test_output_of_an_undeclared_type_is_the_stored_json():
-    chain = JobType("gone tomorrow").enqueue()
-    Job.objects.filter(pk=chain.id).update(status="completed", output={"b": 1})
-    assert chain.result(30) == {"b": 1}
 
 
 def retry_and_continue(chain):

@@ -1,7 +1,6 @@
 """The watcher's thread runs while there are waiters, and ends with its connections after the last one."""
 
 import contextlib
-import threading
 
 import pytest
 from django.db import connection
@@ -9,6 +8,7 @@ from django.db import connection
 from django_jobchains import chains
 from django_jobchains.chains import ChainTimeout
 from django_jobchains.notifications import EVERY, chain_finished, waiting
+from django_jobchains.testing.contracts.concurrency import at_once
 from tests.support.attempts import committed
 from tests.support.waiting import until
 from tests.waiting.waiters import WaitingThread, approval, finish, sessions, threads, until_waiting, waited_for
@@ -133,16 +133,5 @@ def test_hints_about_any_chain_do_not_keep_the_thread_alive(linger):
 
 def test_racing_first_waiters_share_one_thread(monkeypatch):
     monkeypatch.setattr(waiting, "_watchers", {})
-    barrier, watchers = threading.Barrier(16), []
-
-    def get_watcher():
-        barrier.wait(30)
-        watchers.append(waiting.get_watcher("default"))
-
-    racing = [threading.Thread(target=get_watcher) for _ in range(16)]
-    for thread in racing:
-        thread.start()
-    for thread in racing:
-        thread.join()
-    assert len(watchers) == 16
+    watchers = at_once([lambda: waiting.get_watcher("default")] * 16)
     assert len(set(map(id, watchers))) == 1

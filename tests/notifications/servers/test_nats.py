@@ -13,7 +13,7 @@ import psutil
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
-from django_jobchains.notifications import EVERY, Hint, chain_finished, get_notifier, job_scheduled, ownership_lost
+from django_jobchains.notifications import EVERY, Hint, get_notifier, job_scheduled
 from django_jobchains.notifications.nats import NatsNotifier, OutboxFull, thread
 from django_jobchains.notifications.nats.thread import MAX_WAITING
 from tests.notifications.servers import processes as nats_processes
@@ -100,13 +100,6 @@ def test_missing_driver_names_the_extra():
 )
 def test_security_problem_names_a_server_without_credentials(make, options, problem):
     assert make(**options).security_problem() == problem
-
-
-def test_every_kind_has_its_own_subject(make):
-    notifier = make(prefix="our.shop")
-    notifier._outbox.add([SHIP, chain_finished(uuid4()), ownership_lost(uuid4())])
-    subjects = [subject for subject, _ in notifier._outbox.take()]
-    assert subjects == ["our.shop.job_scheduled", "our.shop.chain_finished", "our.shop.ownership_lost"]
 
 
 # Sending
