@@ -45,7 +45,7 @@ BUDGETS = {
     "conf": 190,
     "values": 120,
     "isolation": 120,
-    "contrib": 90,
+    "contrib": 80,
     "context": 70,
     "statuses": 60,
     "queues": 50,
