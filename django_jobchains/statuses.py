@@ -19,9 +19,9 @@ class Status(TextChoices):
     CANCELLED = "cancelled", _("cancelled")
 
 
-#: Migrations contain this order.
+#: Migrations contain the order of both.
 OPEN = (Status.BLOCKED, Status.PENDING, Status.RUNNING)
-FINAL = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED})
+FINAL = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
 #: The beginning of the error of an attempt whose lease expired.
 LEASE_RAN_OUT = "The lease ran out"
 

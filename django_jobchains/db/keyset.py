@@ -6,28 +6,30 @@ an index that starts with a status or a type serves lists of that status or type
 
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Generic, Self, TypeVar
 from uuid import UUID
 
 from django.db import connections
-from django.db.models import F, Model, Q, QuerySet, Subquery
+from django.db.models import BooleanField, F, Func, Index, Model, Q, QuerySet, Subquery
 from django.db.models.lookups import Exact, In
 
 from django_jobchains.conf import get_settings
 from django_jobchains.db.ids import first_id_at
 from django_jobchains.db.times import checked_time
 from django_jobchains.exceptions import InvalidCursor
-from django_jobchains.statuses import Status
+from django_jobchains.statuses import FINAL, Status
 
 MAX_PAGE_SIZE = 1_000
+#: The number of types up to which a page is combined from one page for each.
+MAX_NAMES_OF_PARTS = 20
 #: How far the clock of a host that creates ids may differ from the database's in ``created_between``.
 MAX_CLOCK_DIFFERENCE = timedelta(minutes=10)
 
-#: Alternatives for another column replace this one: an index serves each type together with this status.
-_FAILED = ("status", (Status.FAILED,))
+#: The statuses whose rows have an index in common: docs/decisions/0081-indexes-of-lists.md.
+_STATES = (FINAL, (Status.BLOCKED,), (Status.PENDING,), (Status.RUNNING,))
 
 Orders = tuple[tuple[str, ...], ...]
 ModelT = TypeVar("ModelT", bound=Model)
@@ -67,6 +69,38 @@ class InArray(In):
         return f"{column} = ANY(ARRAY{subquery})", [*params, *subquery_params]
 
 
+class AnyState(Func):
+    """True, in a form for which PostgreSQL combines the indexes of the rows in each state."""
+
+    output_field = BooleanField()
+
+    def __init__(self) -> None:
+        super().__init__(F("status"))
+
+    def as_sql(self, compiler: Any, connection: Any, *args: Any, **context: Any) -> Any:
+        return "1 = 1", []
+
+    def as_postgresql(self, compiler: Any, connection: Any) -> tuple[str, list[Any]]:
+        [status] = self.get_source_expressions()
+        sql, params = compiler.compile(status)
+        states = [", ".join(f"'{status.value}'" for status in state) for state in _STATES]
+        either = " OR ".join(f"{sql} IN ({state})" for state in states)
+        return f"({either})", list(params) * len(states)
+
+
+class ListIndex(Index):
+    """An index for lists, which on PostgreSQL contains only the rows of its condition.
+
+    PostgreSQL writes a new entry to each index whenever a job is claimed or ends. SQLite writes one when an indexed
+    column changes.
+    """
+
+    def create_sql(self, model: type[Model], schema_editor: Any, using: str = "", **kwargs: Any) -> Any:
+        if schema_editor.connection.vendor == "postgresql":
+            return super().create_sql(model, schema_editor, using, **kwargs)
+        return Index(fields=self.fields, name=self.name).create_sql(model, schema_editor, using, **kwargs)
+
+
 class JobTablesQuerySet(QuerySet[ModelT]):
     """A QuerySet on the database that ``JOBCHAINS["DATABASE"]`` names, unless ``using()`` is called.
 
@@ -86,8 +120,10 @@ class PagedQuerySet(JobTablesQuerySet[ModelT]):
     """A QuerySet with keyset pages. ``page_orders``: the possible orders, each by the columns of one index."""
 
     page_orders: Orders
-    #: A column and its possible values. A page is combined from one page per value, each by an index.
-    _alternatives: tuple[str, tuple[str, ...]] | None = None
+    #: The possible statuses, and a column with its possible values: a type, a chain type or a queue. A page is combined
+    #: from one page for each status, or each state, and each value. Each is found by an index.
+    _statuses: tuple[str, ...] | None = None
+    _named: tuple[str, tuple[str, ...]] | None = None
 
     def page(self, after: str | None = None, limit: int = 50) -> Page[ModelT]:
         """Return the next ``limit`` rows after a cursor, newest first by default. Raises ``InvalidCursor``."""
@@ -106,8 +142,12 @@ class PagedQuerySet(JobTablesQuerySet[ModelT]):
 
     def in_queue(self, queue: str) -> Self:
         """Jobs of this queue, or chains whose current job is in it."""
-        # After another named filter, SQLite uses the index of that one.
-        return self.filter(queue=queue) if self._alternatives is None else self.filter(Unindexed(F("queue"), queue))
+        if self._statuses is None and self._named is None:
+            return self._any_of("queue", (queue,))
+        # SQLite uses the index of the other filter.
+        found = self.filter(Unindexed(F("queue"), queue))
+        found._named = found._named or ("queue", (queue,))
+        return found
 
     def created_between(self, start: datetime | None, end: datetime | None) -> Self:
         """Rows that were created at ``start`` or later and before ``end``. None means no limit.
@@ -133,7 +173,8 @@ class PagedQuerySet(JobTablesQuerySet[ModelT]):
         return _encoded(order, _key(row, order))
 
     def _rows_after(self, order: tuple[str, ...], after: str | None, limit: int) -> Self:
-        rest = self if after is None else self._filter_first(_beyond(order, _decoded(after, order)))
+        rows = self._in_one_state()
+        rest = rows if after is None else rows._filter_first(_beyond(order, _decoded(after, order)))
         pages = [part.order_by(*order)[:limit].values("pk") for part in rest._parts()]
         if len(pages) > 1:
             first, *others = pages
@@ -149,14 +190,28 @@ class PagedQuerySet(JobTablesQuerySet[ModelT]):
         return filtered
 
     def _parts(self) -> list[Self]:
-        """Return one QuerySet per alternative. One statement combines them, so that a row that moves is seen once.
+        """Return one QuerySet per status and name. One statement combines them, so that a row that moves is seen once.
 
         SQLite does not need this: it stops after the first rows of each value anyway.
         """
-        if self._alternatives is None or not connections[self.db].features.supports_slicing_ordering_in_compound:
+        if not connections[self.db].features.supports_slicing_ordering_in_compound:
             return []
-        name, values = self._alternatives
-        return [self.filter(**{name: value}) for value in values]
+        if self._statuses is not None:
+            states: Iterable[tuple[str, ...]] = ((status,) for status in self._statuses)
+        elif self._named is not None:
+            states = _STATES
+        else:
+            return []
+        column, values = self._named or ("", ())
+        names = [{column: value} for value in values] if 0 < len(values) <= MAX_NAMES_OF_PARTS else [{}]
+        return [self.filter(status__in=state, **name) for state in states for name in names]
+
+    def _in_one_state(self) -> Self:
+        """Remove ``AnyState``, for which PostgreSQL might read all rows with a name to sort them."""
+        rows = self.all()
+        conditions = rows.query.where
+        conditions.children = [each for each in conditions.children if not isinstance(_left(each), AnyState)]
+        return rows
 
     def __or__(self, other: Any) -> Any:
         return _without_alternatives(super().__or__(other))
@@ -166,19 +221,27 @@ class PagedQuerySet(JobTablesQuerySet[ModelT]):
 
     def _any_of(self, name: str, values: tuple[str, ...]) -> Self:
         found = self.filter(**{f"{name}__in": values})
-        if self._alternatives in (None, _FAILED):
-            found._alternatives = name, tuple(dict.fromkeys(values))
+        values = tuple(dict.fromkeys(values))
+        if name == "status":
+            found._statuses = values
+        else:
+            found = found if self._named else found.filter(AnyState())
+            found._named = name, values
         return found
 
     def _clone(self) -> Self:
         clone: Self = super()._clone()  # type: ignore[misc]
-        clone._alternatives, clone.page_orders = self._alternatives, self.page_orders
+        clone._statuses, clone._named, clone.page_orders = self._statuses, self._named, self.page_orders
         return clone
+
+
+def _left(condition: Any) -> Any:
+    return getattr(condition, "lhs", None)
 
 
 def _without_alternatives(combined: Any) -> Any:
     combined = combined.all()
-    combined._alternatives = None
+    combined._statuses = combined._named = None
     return combined
 
 

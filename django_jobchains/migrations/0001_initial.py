@@ -3,6 +3,7 @@ import django.db.models.expressions
 from django.db import migrations, models
 
 import django_jobchains.db.ids
+import django_jobchains.db.keyset
 from django_jobchains.models import chain_view
 
 
@@ -115,8 +116,16 @@ class Migration(migrations.Migration):
                     models.Index(
                         condition=models.Q(("status", "running")), fields=["leased_until"], name="jobchains_leased"
                     ),
-                    models.Index(fields=["status", "chain_id", "chain_index"], name="jobchains_status"),
-                    models.Index(fields=["type_name", "chain_id", "chain_index"], name="jobchains_type"),
+                    django_jobchains.db.keyset.ListIndex(
+                        condition=models.Q(("status", "running"), _negated=True),
+                        fields=["status", "chain_id", "chain_index"],
+                        name="jobchains_status",
+                    ),
+                    django_jobchains.db.keyset.ListIndex(
+                        condition=models.Q(("status__in", ("completed", "failed", "cancelled"))),
+                        fields=["type_name", "chain_id", "chain_index"],
+                        name="jobchains_type",
+                    ),
                     models.Index(
                         condition=models.Q(
                             ("deduplication_key__isnull", False), ("status__in", ("blocked", "pending", "running"))
@@ -149,8 +158,16 @@ class Migration(migrations.Migration):
                         fields=["chain_type_name", "chain_id"],
                         name="jobchains_failed_chain",
                     ),
-                    models.Index(fields=["chain_type_name", "chain_id", "chain_index"], name="jobchains_chain_type"),
-                    models.Index(fields=["queue", "chain_id", "chain_index"], name="jobchains_queue"),
+                    django_jobchains.db.keyset.ListIndex(
+                        condition=models.Q(("status__in", ("completed", "failed", "cancelled"))),
+                        fields=["chain_type_name", "chain_id", "chain_index"],
+                        name="jobchains_chain_type",
+                    ),
+                    django_jobchains.db.keyset.ListIndex(
+                        condition=models.Q(("status__in", ("completed", "failed", "cancelled"))),
+                        fields=["queue", "chain_id", "chain_index"],
+                        name="jobchains_queue",
+                    ),
                     models.Index(
                         condition=models.Q(("status", "failed")),
                         fields=["queue", "chain_id", "chain_index"],

@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_jobchains.conf import get_settings
 from django_jobchains.db.ids import ChainPart, ChainRef, chain_id_of, new_id
-from django_jobchains.db.keyset import InArray, JobTablesQuerySet, Orders, PagedQuerySet
+from django_jobchains.db.keyset import InArray, JobTablesQuerySet, ListIndex, Orders, PagedQuerySet
 from django_jobchains.db.times import Times
 from django_jobchains.exceptions import ChainNotFound, InvalidOutput
 from django_jobchains.models.chain_view import NAME
@@ -21,7 +21,7 @@ from django_jobchains.models.payload_fields import PayloadField, PayloadTextFiel
 from django_jobchains.notifications.waiting import await_chain, wait
 from django_jobchains.payloads.codecs import Unreadable
 from django_jobchains.payloads.types import OutputT_co, output_codec
-from django_jobchains.statuses import OPEN, Status
+from django_jobchains.statuses import FINAL, OPEN, Status
 from django_jobchains.store.deduplication import KEY_LENGTH
 from django_jobchains.values import ATTEMPTS_LIMIT, QUEUE, TYPE_NAME
 
@@ -164,11 +164,20 @@ class Job(ChainPart, models.Model):
                 name="jobchains_claimable",
             ),
             models.Index(fields=["leased_until"], condition=Q(status=Status.RUNNING), name="jobchains_leased"),
-            # For pages by status and by type, and to find jobs that are blocked by mistake.
-            models.Index(fields=["status", "chain_id", "chain_index"], name="jobchains_status"),
-            models.Index(fields=["type_name", "chain_id", "chain_index"], name="jobchains_type"),
-            # For pages of chains of a type, and of their jobs.
-            models.Index(fields=["chain_type_name", "chain_id", "chain_index"], name="jobchains_chain_type"),
+            # For pages: docs/decisions/0081-indexes-of-lists.md. Also to prune, and to find jobs blocked by mistake.
+            ListIndex(
+                fields=["status", "chain_id", "chain_index"],
+                condition=~Q(status=Status.RUNNING),
+                name="jobchains_status",
+            ),
+            ListIndex(
+                fields=["type_name", "chain_id", "chain_index"], condition=Q(status__in=FINAL), name="jobchains_type"
+            ),
+            ListIndex(
+                fields=["chain_type_name", "chain_id", "chain_index"],
+                condition=Q(status__in=FINAL),
+                name="jobchains_chain_type",
+            ),
             # For failed jobs of a type, which are few. Completed jobs are not in these indexes.
             models.Index(
                 fields=["type_name", "chain_id", "chain_index"],
@@ -179,7 +188,9 @@ class Job(ChainPart, models.Model):
                 fields=["chain_type_name", "chain_id"], condition=Q(status=Status.FAILED), name="jobchains_failed_chain"
             ),
             # For pages by queue: docs/decisions/0040-queue-index.md.
-            models.Index(fields=["queue", "chain_id", "chain_index"], name="jobchains_queue"),
+            ListIndex(
+                fields=["queue", "chain_id", "chain_index"], condition=Q(status__in=FINAL), name="jobchains_queue"
+            ),
             models.Index(
                 fields=["queue", "chain_id", "chain_index"],
                 condition=Q(status=Status.FAILED),

@@ -58,6 +58,8 @@ class Database(ABC):
     json_cast = ""
     #: SQL of an id from a parameter of 32 hexadecimal digits.
     id_param = "%s"
+    #: SQL of whether a job is in the indexes of ended jobs: see ``ListIndex``. Elsewhere they contain all jobs.
+    is_ended = "true"
     #: SQL of a time before all others.
     beginning = "''"
     #: SQL of the transaction's isolation level.

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
+from django_jobchains.statuses import Status
 from django_jobchains.store.chains import Chains
 from django_jobchains.store.database import Database, Part, ids_json, statement, statements
 from django_jobchains.store.errors import retried
@@ -68,8 +69,12 @@ class Pruning(Part):
         self, column: str, value: str, place: EndPosition, last: UUID, limit: int, ended: EndedChains
     ) -> Ends:
         """Read the next ``limit`` jobs with this status or chain type, up to the chain ``last``."""
-        sql = self._find(column, ended.statuses, ended.types is not None, ended.keyed)
-        values = [value, place.chain_id.hex, place.chain_index, last.hex, limit, *self._values(ended), limit]
+        if column == "status":  # PostgreSQL only uses the index if the status is not a parameter.
+            walk, start = f"status = '{Status(value)}'", []
+        else:
+            walk, start = f"chain_type_name = %s AND {self.db.is_ended} AND {_IS_LAST}", [value]
+        sql = self._find(walk, ended.statuses, ended.types is not None, ended.keyed)
+        values = [*start, place.chain_id.hex, place.chain_index, last.hex, limit, *self._values(ended), limit]
         rows = self.db.fetch(sql, values)
         found = [self.db.id(job_id) for job_id, _, _, has_ended, _ in rows if has_ended]
         places = [EndPosition(self.db.id(chain_id), index) for _, chain_id, index, _, _ in rows]
@@ -111,8 +116,7 @@ class Pruning(Part):
     # Statements
 
     @statements
-    def _find(self, column: str, statuses: tuple[str, ...], is_of_types: bool, keyed: bool) -> str:
-        is_last = f"AND {_IS_LAST}" if column == "chain_type_name" else ""
+    def _find(self, walk: str, statuses: tuple[str, ...], is_of_types: bool, keyed: bool) -> str:
         # Of the chains that are kept, only the first and the last are sent. They bound the walk.
         return f"""
             SELECT id, chain_id, chain_index, has_ended, n FROM (
@@ -120,7 +124,7 @@ class Pruning(Part):
                 {self._has_ended(statuses, is_of_types, keyed)} AS has_ended,
                 row_number() OVER (ORDER BY job.chain_id, job.chain_index) AS n FROM (
                     SELECT id, chain_id, chain_index, chain_type_name, deduplication_key, status, output, finished_at
-                    FROM {self.tables.job} WHERE {column} = %s {is_last}
+                    FROM {self.tables.job} WHERE {walk}
                     AND (chain_id, chain_index) > ({self.db.id_param}, %s) AND chain_id <= {self.db.id_param}
                     ORDER BY chain_id, chain_index LIMIT %s
                 ) AS job CROSS JOIN {self.db.row(_ENDED)}

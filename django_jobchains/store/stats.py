@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from django_jobchains.payloads.codecs import ENCODED, decode_text
 from django_jobchains.store.database import Part, statement, statements
@@ -15,6 +15,8 @@ from django_jobchains.text.errors import first_line
 MAX_GROUPS = 1_000
 #: The limit of failed jobs, and of failed attempts, that are read, newest first.
 MAX_FAILED = 1_000
+#: The limit of pending jobs of a group, and of blocked jobs, that are read for their names.
+MAX_READ = 1_000
 #: The number of characters of an error.
 ERROR_LENGTH = 500
 
@@ -126,19 +128,12 @@ class Stats(Part):
         return DatabaseFacts(self.db.using, self.db.connection.vendor, *figures)
 
     @retried
-    def type_names(self, limit: int) -> list[str]:
-        """Return the types of the jobs that exist, in order; one index probe for each."""
-        return [name for (name,) in self.db.fetch(self._names(self.tables.job, "type_name"), [limit])]
+    def names(self, column: Literal["type_name", "chain_type_name", "queue"], limit: int) -> list[str]:
+        """Return the types, chain types or queues of the jobs that exist, in order; a few index probes for each.
 
-    @retried
-    def chain_type_names(self, limit: int) -> list[str]:
-        """Return the types of the chains that exist, in order."""
-        return [name for (name,) in self.db.fetch(self._names(self.tables.chain, "type_name"), [limit])]
-
-    @retried
-    def queue_names(self, limit: int) -> list[str]:
-        """Return the queues of the jobs that exist, in order; one index probe for each."""
-        return [name for (name,) in self.db.fetch(self._names(self.tables.job, "queue"), [limit])]
+        Of many blocked jobs, the newest are read. Of each group of pending jobs, the first are read for chain types.
+        """
+        return [name for (name,) in self.db.fetch(self._names(column), [limit, limit])]
 
     @retried
     def pending_groups(self, count_to: int) -> list[PendingGroup]:
@@ -188,18 +183,43 @@ class Stats(Part):
     # Statements
 
     @statements
-    def _names(self, table: str, column: str) -> str:
+    def _names(self, column: str) -> str:
+        job = self.tables.job
         # Sub-selects make each step an index probe. For a join, the database might read the whole table.
         return f"""
-            WITH RECURSIVE names(name) AS (
-                SELECT (SELECT {column} FROM {table} ORDER BY {column} LIMIT 1)
+            WITH RECURSIVE ended(name) AS (
+                SELECT (SELECT {column} FROM {job} WHERE {self.db.is_ended} ORDER BY {column} LIMIT 1)
                 UNION ALL
                 SELECT (
-                    SELECT row.{column} FROM {table} AS row WHERE row.{column} > names.name
+                    SELECT row.{column} FROM {job} AS row WHERE {self.db.is_ended} AND row.{column} > ended.name
                     ORDER BY row.{column} LIMIT 1
-                ) FROM names WHERE names.name IS NOT NULL
+                ) FROM ended WHERE ended.name IS NOT NULL
+            ),
+            {self.db.groups}
+            SELECT name FROM (
+                SELECT name FROM (SELECT name FROM ended LIMIT %s) AS limited
+                UNION
+                SELECT {column} FROM {job} WHERE status = 'running'
+                UNION
+                SELECT {column} FROM (SELECT {column} FROM {job} WHERE status = 'blocked'
+                    ORDER BY chain_id DESC, chain_index DESC LIMIT {MAX_READ}) AS blocked
+                UNION
+                {self._pending_names(column)}
+            ) AS found WHERE name IS NOT NULL ORDER BY name LIMIT %s
+        """
+
+    def _pending_names(self, column: str) -> str:
+        if column != "chain_type_name":
+            return f"SELECT {column} FROM groups"
+        # The chains of later jobs are found by their first jobs.
+        return f"""
+            SELECT type_name FROM groups AS g WHERE EXISTS (
+                SELECT 1 FROM (
+                    SELECT chain_index FROM {self.tables.job} AS job
+                    WHERE job.status = 'pending' AND job.queue = g.queue AND job.type_name = g.type_name
+                    AND job.priority * -1 = g.rank LIMIT {MAX_READ}
+                ) AS read WHERE chain_index = 0
             )
-            SELECT name FROM (SELECT name FROM names LIMIT %s) AS found WHERE name IS NOT NULL
         """
 
     @statement

@@ -30,7 +30,7 @@ def reading_of(call, mode="auto"):
 
 def _on_postgresql(call, mode):
     use_plans(mode)
-    found = plan_of(call)
+    found = [node for node in plan_of(call) if node["Actual Loops"]]
     return Reading(
         scans=[_text(node) for node in found if node["Node Type"] == "Seq Scan" and node["Relation Name"] in TABLES],
         rows=max(map(rows_read, found)),

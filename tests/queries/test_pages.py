@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from django_jobchains import chains
 from django_jobchains.db.keyset import Page
 from django_jobchains.models import Chain, Job
+from django_jobchains.statuses import Status
 from tests.support.attempts import committed, on_own_connection
 from tests.support.chain_shapes import all_of, mail, pack, pages, rows, statements, steps
 
@@ -89,6 +90,10 @@ FILTERS = {
     "one status": lambda objects: objects.with_status("failed"),
     "two statuses": lambda objects: objects.with_status("failed", "completed"),
     "incomplete": lambda objects: objects.incomplete(),
+    "one type": lambda objects: objects.of_type("shop.mail"),
+    "one chain type": lambda objects: objects.of_chain_type("shop.mail"),
+    "one queue": lambda objects: objects.in_queue("default"),
+    "more types than are read one by one": lambda objects: objects.of_type("shop.mail", *map(str, range(30))),
     "two types": lambda objects: objects.of_type("shop.mail", "shop.pack"),
     "types and statuses": lambda objects: objects.of_type("shop.mail", "shop.pack").incomplete(),
     "statuses and types": lambda objects: objects.incomplete().of_type("shop.mail", "shop.pack"),
@@ -100,12 +105,12 @@ FILTERS = {
 
 @pytest.fixture
 def mixed():
-    """Create sixty chains of one to three steps, with four statuses and three types in random order."""
+    """Create sixty chains of one to three steps, with all statuses and three types in random order."""
     random = Random(5)
     ids = []
     for _ in range(60):
         name = random.choice(["shop.pack", "shop.mail", "shop.ship"])
-        status = random.choice(["pending", "running", "failed", "completed"])
+        status = random.choice(Status.values)
         output = {} if status == "completed" else None
         ids.append(steps(random.choice([1, 1, 2, 3]), type_name=name, status=status, output=output))
     for some, name, key in ((ids[::4], "shop.mail", "1"), (ids[1::4], "shop.ship", "2")):

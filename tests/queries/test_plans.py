@@ -169,8 +169,9 @@ def test_a_later_page_reads_little(model, name):
 @pytest.mark.parametrize("name", CREATED)
 def test_chains_of_a_type_and_period_are_found_by_one_index(name):
     chains = created(lambda rows: rows.of_chain_type("shop.type_0"), *CREATED[name])(Chain.objects)
-    assert_reads_little(chains.page)
-    assert_reads_little(chains.order_by("id").page)
+    # For the running ones, PostgreSQL may intersect their index with that of the period.
+    assert_reads_little(chains.page, most_rows=60_000)
+    assert_reads_little(chains.order_by("id").page, most_rows=60_000)
 
 
 @MODELS

@@ -342,7 +342,7 @@ class ListAdmin(ReadOnlyAdmin):
         """
         visibility = self.visibility(request)
         if visibility.sees_all(Job):
-            return set(get_store().stats.queue_names(MAX_NAMES))
+            return set(get_store().stats.names("queue", MAX_NAMES))
         if self.model is Chain and visibility.checks_each_row(Job):
             return set()
         return {job.queue for job in self._newest(request, Job)}
@@ -370,7 +370,7 @@ class ChainListAdmin(ListAdmin):
 
     def known_type_names(self) -> set[str]:
         declared = (name for name, job_type in get_registry().job_types().items() if job_type.entry)
-        return {*declared, *get_store().stats.chain_type_names(MAX_NAMES)}
+        return {*declared, *get_store().stats.names("chain_type_name", MAX_NAMES)}
 
     def mark(self, request: HttpRequest, rows: Sequence[Chain]) -> None:
         hidden = self.visibility(request).hidden_jobs([chain.current_job_id for chain in rows])
@@ -390,7 +390,7 @@ class JobListAdmin(ListAdmin):
     ordering = ("-chain_id",)
 
     def known_type_names(self) -> set[str]:
-        return {*get_registry().job_types(), *get_store().stats.type_names(MAX_NAMES)}
+        return {*get_registry().job_types(), *get_store().stats.names("type_name", MAX_NAMES)}
 
     def mark(self, request: HttpRequest, rows: Sequence[Job]) -> None:
         hidden = self.visibility(request).hidden_chains({job.chain_id for job in rows})

@@ -74,11 +74,11 @@ class _Search:
         if chain_id is None:
             return None
         if self.is_of_chains:
-            return self._found(Q(pk=chain_id), gettext("The chain with this id."))
+            return self._found(lambda rows: rows.filter(pk=chain_id), gettext("The chain with this id."))
         is_hidden = self.visibility is not None and bool(self.visibility.hidden_chains([chain_id]))
         if chain_id == id_ and not is_hidden:
-            return self._found(Q(chain_id=id_), gettext("The jobs of the chain with this id."))
-        return self._found(Q(pk=id_), gettext("The job with this id."))
+            return self._found(lambda rows: rows.filter(chain_id=id_), gettext("The jobs of the chain with this id."))
+        return self._found(lambda rows: rows.filter(pk=id_), gettext("The job with this id."))
 
     def by_key(self) -> SearchResult | None:
         """Find a deduplication key as it is shown or, if it has a tenant, as ``tenant/key``."""
@@ -100,7 +100,7 @@ class _Search:
             return None
         if self.visibility is not None:
             # The text names neither a limit nor a count, which would include types that are hidden from the user.
-            return self._found(Q(type_name__in=names), gettext("Types that start with this text."))
+            return self._found(lambda rows: rows.of_type(*names), gettext("Types that start with this text."))
         of_types: Rows = self.rows.of_type(*names[:MAX_TYPES])  # type: ignore[attr-defined]  # both have it
         return SearchResult(of_types, _of_types(names))
 
@@ -130,14 +130,14 @@ class _Search:
             jobs = self.visibility.within(Chain, jobs, "chain_id", "id")
         return jobs if self.is_of_chains else self.visibility.within(Job, jobs, column, column)
 
-    def _found(self, condition: Q, summary: str) -> SearchResult | None:
-        """Return the rows that meet the condition, or None if all of them are hidden."""
+    def _found(self, narrow: Callable[[Any], Any], summary: str) -> SearchResult | None:
+        """Return the rows that ``narrow`` finds, or None if all of them are hidden."""
         if self.visibility is not None:
-            visible_rows = self.visibility.rows(self.rows.model).filter(condition)
+            visible_rows = narrow(self.visibility.rows(self.rows.model))
             is_there = _seen(visible_rows, self.visibility) if self.checks_each_row else visible_rows.exists()
             if not is_there:
                 return None
-        return SearchResult(self.rows.filter(condition), summary)
+        return SearchResult(narrow(self.rows), summary)
 
     def _among(self, column: str, jobs: QuerySet[Job], name: str, summary: str) -> SearchResult | None:
         """Find the rows whose ``column`` is one of the values of ``name`` of the jobs."""

@@ -45,6 +45,7 @@ class PostgreSQLDatabase(Database):
     id_param = "%s::uuid"
     # The planner expects 100 rows from a JSON parameter, and would scan a small table rather than look up that many.
     by_ids = "AND job.id = ANY(%s::uuid[])"
+    is_ended = "status IN ('completed', 'failed', 'cancelled')"
     beginning = "'-infinity'::timestamptz"
     isolation = "current_setting('transaction_isolation')"
     # A lock takes a transaction id anyway. Savepoints have the id of their transaction, and no id is used twice.

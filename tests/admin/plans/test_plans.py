@@ -140,7 +140,7 @@ def reading_of(call):
         # PostgreSQL prefers to scan small tables. If it may not, the only scans that remain have no usable index.
         cursor.execute("SET LOCAL enable_seqscan = off")
     # Estimates are statements that are planned but not executed.
-    found = [node for node in plan_of(call) if "Actual Rows" in node]
+    found = [node for node in plan_of(call) if node.get("Actual Loops")]
     sorts = [rows_read(child) for node in found if "Sort" in node["Node Type"] for child in node["Plans"]]
     return Reading(
         [_text(node) for node in found if node["Node Type"] == "Seq Scan" and node["Relation Name"] in LARGE],
@@ -231,18 +231,16 @@ def test_failed_jobs_of_common_types_use_an_index_and_read_one_page_of_each(plac
     for rows in (model.objects.of_type(*types).with_status("failed"), failed.of_type(*types)):
         found = reading_of(rows.page)
         assert found.rows == 0, found.plan
-        assert "Append" in found.plan, found.plan
 
 
 def test_each_existing_type_and_queue_takes_one_index_probe(places):
     """A probe may pass over some steps of the same type that are not the last one of their chain."""
     stats = get_store().stats
-    columns = {"type_name": stats.type_names, "chain_type_name": stats.chain_type_names, "queue": stats.queue_names}
-    for column, read in columns.items():
-        names = read(1_000)
+    for column in ("type_name", "chain_type_name", "queue"):
+        names = stats.names(column, 1_000)
         assert names == sorted(Job.objects.values_list(column, flat=True).distinct())
-        assert read(3) == names[:3]
-        found = reading_of(lambda read=read: read(1_000))
+        assert stats.names(column, 3) == names[:3]
+        found = reading_of(lambda column=column: stats.names(column, 1_000))
         assert found.rows <= 20 * len(names), found.plan
 
 

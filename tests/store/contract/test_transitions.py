@@ -31,9 +31,9 @@ READERS = {
     "attempts.has_failed", "attempts.lock", "attempts.lock_all", "chains.contexts", "chains.ends", "chains.lifetimes",
     "jobs.next_due", "jobs.state_of", "last_jobs.chains_of", "last_jobs.lock", "last_jobs.lock_chain_of",
     "last_jobs.of_jobs", "last_jobs.read", "leases.check", "leases.expired", "queues.rules", "retention.find_ended",
-    "stats.activity", "stats.chain_type_names", "stats.counts_by_time", "stats.counts_by_type",
-    "stats.failing_types", "stats.held_groups", "stats.pending_groups", "stats.queue_names", "stats.time_ago",
-    "stats.type_names", "workers.count", "workers.present",
+    "stats.activity", "stats.counts_by_time", "stats.counts_by_type",
+    "stats.failing_types", "stats.held_groups", "stats.pending_groups", "stats.time_ago",
+    "stats.names", "workers.count", "workers.present",
 }  # fmt: skip
 #: Methods about workers, queues, keys, counts and records.
 NOT_OF_JOBS = {
