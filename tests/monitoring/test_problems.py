@@ -28,20 +28,17 @@ def texts(**options):
     return [problem.text for problem in find_problems(overview(**options))]
 
 
-def test_an_empty_system_and_a_working_one_have_no_problems(store):
-    assert texts() == []
-    beat(store)
-    create(store, 3)
-    assert texts() == []
-
-
 def test_due_jobs_without_a_worker(store):
+    assert texts() == []
     create(store, 1, delay_seconds=3600)
     assert texts() == ["No worker is running."]
     create(store, 2)
     due_since(90)
     assert texts() == ["No worker is running. 3 jobs are due, the oldest for 90 min."]
     assert texts(count_to=2) == ["No worker is running. 2+ jobs are due, the oldest for 90 min."]
+    beat(store)
+    due_since(0)
+    assert texts() == []
 
 
 def test_a_type_without_a_worker(store):
@@ -70,20 +67,15 @@ def test_a_worker_without_heartbeats_processes_nothing(store):
     assert stale == "Worker main:1:a on web-1 sent its last heartbeat 2 min ago."
 
 
-def test_stuck_slots(store):
+def test_stuck_slots_and_pools_without_child_processes(store):
     beat(store, stuck=1)
-    beat(store, "two:1:b", stuck=3)
+    pools = (POOL, replace(POOL, key="a", is_weakened=True), replace(POOL, key="b", cannot_start=True))
+    beat(store, "two:1:b", stuck=3, pools=pools)
     assert texts() == [
         "1 slot of worker main:1:a is stuck: its handler does not stop.",
         "3 slots of worker two:1:b are stuck: their handlers do not stop.",
-    ]
-
-
-def test_pools_without_child_processes(store):
-    beat(store, pools=(POOL, replace(POOL, key="a", is_weakened=True), replace(POOL, key="b", cannot_start=True)))
-    assert texts() == [
-        "Worker main:1:a cannot start child processes for process 'b': see its log.",
-        "Worker main:1:a cannot start child processes for process 'a' and runs its jobs in threads: see its log.",
+        "Worker two:1:b cannot start child processes for process 'b': see its log.",
+        "Worker two:1:b cannot start child processes for process 'a' and runs its jobs in threads: see its log.",
     ]
 
 
