@@ -322,11 +322,8 @@ class Pool:
 
         ``timeout`` begins with the call; the wait for a child has no limit.
         """
-        child = self.acquire(key)
-        try:
+        with ChildSession(self, key) as child:
             return child.run(target, payload, timeout=timeout, signal=signal)
-        finally:
-            self.release(child)
 
     async def arun(
         self,
@@ -513,12 +510,9 @@ class _CallOnThread:
 
     def _run(self, target: str, payload: Any, key: str, timeout: float | None) -> Any:
         self._signal.raise_if_aborted()
-        child = self._pool.acquire(key)
-        self._has_child = True
-        try:
+        with ChildSession(self._pool, key) as child:
+            self._has_child = True
             return child.run(target, payload, timeout=timeout, signal=self._signal)
-        finally:
-            self._pool.release(child)
 
     def cancel(self) -> bool:
         """Abort the call. Return whether its end is worth a wait, because it has a child."""

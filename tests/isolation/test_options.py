@@ -39,18 +39,12 @@ def isolation_of(name, **options):
     return Worker(**options).options.policies[name].isolation
 
 
-def test_handlers_run_in_threads_by_default(registry):
-    register(registry, "a")
-    worker = Worker()
-    assert worker.options.policies["a"].isolation == Isolation("thread")
-    assert not worker.components.child_slots
-
-
 def test_the_processor_its_slice_the_worker_and_the_settings_decide_in_this_order(registry, settings):
     part = Processors(isolation="process")
     register(registry, "own", part=part, isolation=SMALL)
     register(registry, "of slice", part=part)
     register(registry, "open")
+    assert isolation_of("open") == Isolation("thread")
     assert isolation_of("own", isolation="transient") == SMALL
     assert isolation_of("of slice", isolation="transient") == Isolation("process")
     assert isolation_of("open", isolation=presets.transient()) == Isolation("transient")

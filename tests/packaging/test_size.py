@@ -25,7 +25,7 @@ BUDGETS = {
     "admin": 3610,
     "cli": 1750,
     "telemetry": 1690,
-    "children": 1720,
+    "children": 1710,
     "attempts": 1460,
     "notifications": 1790,
     "declare": 1190,

@@ -325,20 +325,14 @@ def test_registrations_of_one_model_do_not_reset_each_others_records(processors,
     assert states() == {("processing", 0)}
 
 
-def test_the_longest_time_without_heartbeats_applies(processors, clock):
-    register_uploads(processors, name="short", stalled_after=60)
-    register_uploads(processors, name="long", stalled_after=7200)
+def test_the_longest_time_without_heartbeats_and_the_smallest_limit_of_resets_apply(processors, clock):
+    register_uploads(processors, name="short", stalled_after=60, max_resets=1, reset_failure_message="too often")
+    register_uploads(processors, name="long", stalled_after=7200, max_resets=5)
     put()
     Process().reset(clock)
     assert states() == {("processing", 0)}
-    put(last_heartbeat_at=timezone.now() - 3 * HOUR)
+    for num_resets in (0, 1):
+        put(last_heartbeat_at=timezone.now() - 3 * HOUR, num_resets=num_resets)
     Process().reset(clock)
-    assert states() == {("processing", 0), ("queued", 1)}
-
-
-def test_the_smallest_limit_of_resets_applies(processors, clock):
-    register_uploads(processors, name="many", max_resets=5)
-    register_uploads(processors, name="few", max_resets=1, reset_failure_message="too often")
-    put(num_resets=1)
-    Process().reset(clock)
-    assert (states(), Upload.objects.get().failure_message) == ({("failed", 1)}, "too often")
+    assert states() == {("processing", 0), ("queued", 1), ("failed", 1)}
+    assert Upload.objects.get(state="failed").failure_message == "too often"
