@@ -9,10 +9,10 @@ from django_jobchains.attempts import outcome as outcomes
 from django_jobchains.attempts.transaction import TransactionOwner
 from django_jobchains.db import connections
 from django_jobchains.db.connections import ThreadConnections
-from django_jobchains.models import FailedAttempt
 from django_jobchains.telemetry import add_sink, remove_sink
 from django_jobchains.telemetry.events import JobReaped, ThreadFailed
 from tests.support.attempts import committed
+from tests.support.scenario import JOBS, RECORDS, complete, kinds, outside
 
 pytestmark = committed
 
@@ -52,81 +52,56 @@ def _no_thread_fails():
     assert not failed
 
 
-def plain(job):
-    return run(job.input)
+every_kind = kinds(*JOBS, *RECORDS)
 
 
-def completing(job):
-    with job.complete():
-        return run(job.input)
+@pytest.fixture(params=[outside, complete], ids=["outside", "complete"])
+def run(scenario, request):
+    """Return a function that runs a handler that returns or fails, and returns the states and errors."""
+
+    def run(*, fails):
+        def function():
+            if fails:
+                raise ValueError("no")
+
+        # On an event loop, only a phase uses the connections of the attempt.
+        step = complete if scenario.kind.startswith("async") else request.param
+        scenario.enqueue(lambda jobs: (yield step(function)))
+        scenario.run()
+        return scenario.states(), scenario.errors()
+
+    return run
 
 
-async def awaiting(job):
-    return str(await job.acomplete(lambda: run(job.input)))
+RETURNED = ({"completed"}, {None})
+FAILED = ({"retried"}, {"ValueError: no"})
 
 
-def in_batches(batch):
-    for job in batch:
-        job.finish(run(job.input))
-
-
-def run(input):
-    if input == "fails":
-        raise ValueError("no")
-    return input
-
-
-HANDLERS = {
-    "plain": (plain, {}),
-    "complete": (completing, {}),
-    "async": (awaiting, {}),
-    "batch": (in_batches, {"batch_limit": 10}),
-}
-
-
-@pytest.fixture(params=HANDLERS)
-def job_type(request, processors):
-    handler, options = HANDLERS[request.param]
-    return processors.register("outcomes.job", **options)(handler)
-
-
-def test_connection_that_cannot_be_prepared_is_closed_and_the_handler_runs(job_type, work, failing):
+@every_kind
+def test_connection_that_cannot_be_prepared_is_closed_and_the_handler_runs(run, failing):
     failing(connections, "ThreadConnections")
-    chain = job_type.enqueue("fine")
-    work(slots=1)
-    assert (chain.refresh().status, chain.output, chain.current_job.attempt) == ("completed", "fine", 1)
+    assert run(fails=False) == RETURNED
 
 
+@every_kind
 @pytest.mark.parametrize("error", [RuntimeError, SystemExit, MemoryError])
-def test_attempt_that_cannot_start_is_retried(job_type, work, failing, error):
+def test_attempt_that_cannot_start_is_retried(run, failing, error):
     failing(connections, "ThreadConnections", 2 if issubclass(error, Exception) else 1, error)
-    chain = job_type.enqueue("fine")
-    work(slots=1)
-    chain.refresh()
-    assert (chain.status, chain.current_job.attempt) == ("pending", 1)
-    assert FailedAttempt.objects.get().error == f"{error.__name__}: ThreadConnections failed"
+    assert run(fails=False) == ({"retried"}, {f"{error.__name__}: ThreadConnections failed"})
 
 
+@every_kind
 @pytest.mark.parametrize("error", [RuntimeError, SystemExit])
-@pytest.mark.parametrize("input", ["fine", "fails"])
-def test_error_after_the_handler_does_not_change_the_outcome(job_type, work, failing, input, error):
+@pytest.mark.parametrize("fails", [False, True])
+def test_error_after_the_handler_does_not_change_the_outcome(run, failing, scenario, work, fails, error):
     failing(ThreadConnections, "clean", math.inf, error)
-    chain, following = job_type.enqueue(input), job_type.enqueue("next")
-    work(slots=1)
-    chain.refresh()
-    assert (chain.status, chain.current_job.attempt) == ("completed" if input == "fine" else "pending", 1)
-    assert following.refresh().current_job.attempt == 1
-    for failed in FailedAttempt.objects.all():
-        assert failed.error == "ValueError: no"
+    following = scenario.processors.register("next")(lambda job: "done").enqueue(priority=-1)
+    assert run(fails=fails) == (FAILED if fails else RETURNED)
+    assert following.refresh().output == "done"
 
 
-@pytest.mark.parametrize(("kind", "name"), [(TransactionOwner, "give_up"), (outcomes, "backoff_seconds")])
-def test_error_while_a_failure_is_handled_does_not_replace_the_error_of_the_handler(
-    job_type, work, failing, kind, name
-):
-    failing(kind, name, math.inf)
-    chain = job_type.enqueue("fails")
-    work(slots=1)
-    chain.refresh()
-    assert (chain.status, chain.current_job.attempt) == ("pending", 1)
-    assert FailedAttempt.objects.get().error == "ValueError: no"
+@every_kind
+@pytest.mark.parametrize(("owner", "name"), [(TransactionOwner, "give_up"), (outcomes, "backoff_seconds")])
+def test_error_while_a_failure_is_handled_does_not_replace_the_error_of_the_handler(run, failing, owner, name):
+    failing(owner, name, math.inf)
+    assert run(fails=True) == FAILED

@@ -4,7 +4,7 @@ import math
 
 import psycopg
 import pytest
-from django.db import IntegrityError, connection
+from django.db import connection
 from psycopg import pq
 
 from django_jobchains import chains
@@ -157,22 +157,6 @@ def test_connection_can_be_used_after_a_rolled_back_attempt(processors, work):
     assert numbers(chains) == [2] * 6
     assert set(FailedAttempt.objects.values_list("error", flat=True)) == {"ValueError: not yet"}
     assert Effect.objects.count() == 6
-
-
-def test_error_at_commit_fails_the_attempt(processors, work):
-    @processors.register("doubles")
-    def doubles(job):
-        with job.complete(), connection.cursor() as cursor:
-            cursor.execute("CREATE TEMPORARY TABLE doubled (id int UNIQUE DEFERRABLE INITIALLY DEFERRED)")
-            cursor.execute("INSERT INTO doubled VALUES (1), (1)")
-            effect(job)
-
-    chain = doubles.enqueue()
-    work(slots=1)
-    (job,) = chain.refresh().jobs
-    assert (job.status, job.attempt) == ("pending", 1)
-    assert IntegrityError.__name__ in (job.last_error or "")
-    assert not Effect.objects.exists()
 
 
 def test_session_that_ends_before_the_transaction_costs_no_attempt(processors, work):

@@ -150,17 +150,18 @@ class TestRules:
             with pytest.raises(ContinuationNotAllowed):
                 current.continue_with(strict)
 
-    def test_a_type_without_entry_may_be_a_continuation(self):
-        assert continued(pending(), inner).type_name == inner.name
-
-    def test_an_undeclared_type_may_continue_with_any_type(self):
-        assert continued(gone.enqueue(), typed, 1).input == 1
-
-    def test_an_undeclared_type_may_be_a_continuation(self):
-        assert continued(pending(), gone).type_name == gone.name
-
-    def test_the_input_may_be_a_value_of_the_type(self):
-        assert continued(pending(), JobType("completing.floats", input=list[float]), [1.5]).input == [1.5]
+    @pytest.mark.parametrize(
+        ("own", "job_type", "input"),
+        [
+            (approval, inner, None),
+            (gone, typed, 1),
+            (approval, gone, None),
+            (approval, JobType("completing.floats", input=list[float]), [1.5]),
+        ],
+    )
+    def test_types_without_entry_and_undeclared_types_may_take_part(self, own, job_type, input):
+        job = continued(own.enqueue(), job_type, input)
+        assert (job.type_name, job.input) == (job_type.name, input)
 
 
 class TestOptions:
@@ -171,12 +172,9 @@ class TestOptions:
         job = continued(chain, priority=-1, queue="other")
         assert (job.priority, job.queue) == (-1, "other")
 
-    @pytest.mark.parametrize("delay", [90, timedelta(seconds=90)])
-    def test_a_delay_counts_from_the_time_of_the_database(self, delay):
-        job = continued(pending(), delay=delay)
+    def test_the_next_job_may_have_a_delay_or_a_date(self):
+        job = continued(pending(), delay=timedelta(seconds=90))
         assert (job.run_at - job.created_at).total_seconds() == pytest.approx(90, abs=5)
-
-    def test_run_at_is_kept(self):
         run_at = datetime(2091, 2, 3, 4, 5, 6, 789_012, tzinfo=UTC)
         assert continued(pending(), run_at=run_at).run_at == run_at
 
