@@ -5,7 +5,7 @@ from django.contrib import admin
 
 from django_jobchains.admin.actions.row_actions import ChainActionAdmin, JobActionAdmin
 from django_jobchains.models import Chain, Job
-from tests.admin.browsing import PERMISSIONS, act, act_many, messages_in, text_of, url, verb_url
+from tests.admin.browsing import PERMISSIONS, act, messages_in, text_of, url, verb_url
 from tests.admin.records.site import MOVES, STATES, put, state_of
 from tests.records.models import Letter
 from tests.support import chains
@@ -106,10 +106,3 @@ def test_an_earlier_step_of_a_chain_is_skipped(superuser, store):
         reply = act(superuser, verb, first, "job")
         assert messages_in(reply)[-1] == f"1 row skipped: already completed ({first.id})."
     assert everything() == before
-
-
-def test_impossible_rows_are_skipped_and_named(superuser, store):
-    failed, done = [chains.failed(store) for _ in range(2)], chains.completed(store)
-    reply = act_many(superuser, "retry", [*failed, done])
-    assert messages_in(reply) == ["2 jobs retried.", f"1 row skipped: already completed ({done.id})."]
-    assert [chain.refresh().status for chain in failed] == ["pending", "pending"]
