@@ -4,14 +4,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
 from django_jobchains.isolation import to_isolation
-from django_jobchains.values import FLAG, LONG_DURATION, QUEUE, Choice, Count, Duration, Number, Or, Value, check_fields
+from django_jobchains.values import FLAG, LONG_DURATION, QUEUE, Choice, Count, Duration, Number, Or, check_fields
 
 #: The default names whose values are masked. To add one: ``[*SENSITIVE_FIELDS, "tax_number"]``.
 SENSITIVE_FIELDS = (
@@ -38,6 +38,13 @@ SENSITIVE_FIELDS = (
 OtherTransaction = Literal["warn", "error", "ignore"]
 TracePropagation = Literal["parent", "link"]
 
+Flag = Annotated[bool, FLAG]
+QueueName = Annotated[str, QUEUE]
+Positive = Annotated[int, Count()]
+Seconds = Annotated[float, Duration()]
+#: How long chains are kept; None for forever.
+Kept = Annotated[float | None, Or(LONG_DURATION, None)]
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -52,72 +59,72 @@ class Settings:
     #: ``STORE`` and ``NOTIFIER`` of other databases with job tables, by alias: ``{"archive": {"NOTIFIER": {...}}}``.
     DATABASES: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     #: Attempts that run at the same time in one worker.
-    SLOTS: int = 10
+    SLOTS: Positive = 10
     #: Attempts of ``async def`` handlers that run at the same time on a worker's event loop.
-    ASYNC_SLOTS: int = 500
+    ASYNC_SLOTS: Positive = 500
     #: Threads for transactions of async handlers, and the same number for queries of Django's async ORM.
-    ASYNC_THREADS: int = 10
+    ASYNC_THREADS: Positive = 10
     #: Whether an enqueue outside of transactions is an error.
-    REQUIRE_TRANSACTION: bool = False
+    REQUIRE_TRANSACTION: Flag = False
     #: What an enqueue does while a transaction is open on another database only.
-    OTHER_TRANSACTION: OtherTransaction = "warn"
+    OTHER_TRANSACTION: Annotated[OtherTransaction, Choice(*get_args(OtherTransaction))] = "warn"
     #: The queue of jobs that do not name one.
-    QUEUE: str = "default"
+    QUEUE: QueueName = "default"
     #: How long an idle worker waits before it queries the database without a wake-up.
-    POLL_SECONDS: float = 60
+    POLL_SECONDS: Seconds = 60
     #: How long a lease lasts without a renewal. Workers renew it after a third of this time.
-    LEASE_SECONDS: float = 60
+    LEASE_SECONDS: Seconds = 60
     #: How often a worker queries for jobs whose lease has run out.
-    REAP_SECONDS: float = 10
+    REAP_SECONDS: Seconds = 10
     #: How often a worker queries for blocked jobs that have no open blockers.
-    SWEEP_SECONDS: float = 60
+    SWEEP_SECONDS: Seconds = 60
     #: The interval of a worker's heartbeats. After six missed heartbeats, its row is deleted.
-    HEARTBEAT_SECONDS: float = 10
+    HEARTBEAT_SECONDS: Seconds = 10
     #: The pause before the first retry. It is multiplied for each further retry, up to the maximum.
-    BACKOFF_INITIAL_SECONDS: float = 10
-    BACKOFF_MULTIPLIER: float = 2
-    BACKOFF_MAXIMUM_SECONDS: float = 3600
+    BACKOFF_INITIAL_SECONDS: Seconds = 10
+    BACKOFF_MULTIPLIER: Annotated[float, Number(1)] = 2
+    BACKOFF_MAXIMUM_SECONDS: Seconds = 3600
     #: The share of the pause that is random, from 0 to 1.
-    BACKOFF_JITTER: float = 0.1
+    BACKOFF_JITTER: Annotated[float, Number(0, 1)] = 0.1
     #: Dotted path of a function that returns the pause instead: see ``declare.policies.BackoffFunction``.
     BACKOFF: str | None = None
     #: Failed attempts before a job fails; ``math.inf`` for no limit.
-    MAX_ATTEMPTS: float = 25
+    MAX_ATTEMPTS: Annotated[float, Or(Count(), math.inf)] = 25
     #: How long an attempt may take before it is asked to stop; ``math.inf`` for no limit.
-    TIMEOUT_SECONDS: float = math.inf
+    TIMEOUT_SECONDS: Annotated[float, Or(Duration(), math.inf)] = math.inf
     #: Where handlers run: "thread", "process", "transient" or an ``Isolation``.
     ISOLATION: Any = "thread"
     #: How long a handler may continue after it was asked to stop, before its slot counts as stuck and is replaced.
-    STUCK_SECONDS: float = 10
+    STUCK_SECONDS: Seconds = 10
     #: How many stuck slots of one worker are replaced.
-    MAX_STUCK_SLOTS: int = 10
+    MAX_STUCK_SLOTS: Positive = 10
     #: How many crashes fail a job: leases that expired, because a worker died or hung, and child processes that died.
     #: Also how often a stalled record is queued again, by default.
-    MAX_CRASHES: int = 10
+    MAX_CRASHES: Positive = 10
     #: How long a stopping worker waits for running handlers.
-    SHUTDOWN_SECONDS: float = 30
+    SHUTDOWN_SECONDS: Seconds = 30
     #: How long one step of a worker's thread may take before the liveness probe fails.
-    LIVENESS_SECONDS: float = 60
+    LIVENESS_SECONDS: Seconds = 60
     #: How often a worker deletes chains at the end of their retention; None for never.
-    PRUNE_SECONDS: float | None = 60
+    PRUNE_SECONDS: Annotated[float | None, Or(Duration(), None)] = 60
     #: How long chains are kept after they have ended with this status; None for forever.
-    RETENTION_COMPLETED_SECONDS: float | None = 30 * 24 * 3600
-    RETENTION_CANCELLED_SECONDS: float | None = 30 * 24 * 3600
-    RETENTION_FAILED_SECONDS: float | None = None
+    RETENTION_COMPLETED_SECONDS: Kept = 30 * 24 * 3600
+    RETENTION_CANCELLED_SECONDS: Kept = 30 * 24 * 3600
+    RETENTION_FAILED_SECONDS: Kept = None
     #: Whether chains are kept longer while their deduplication key can match them, so that it is not used again.
-    RETENTION_KEEPS_KEYED: bool = True
+    RETENTION_KEEPS_KEYED: Flag = True
     #: Classes or dotted paths. A worker does not start if one of its slices lacks one of them.
     REQUIRED_MIDDLEWARE: Sequence[Any] = ()
     #: The largest encoded input or output.
-    MAX_PAYLOAD_BYTES: int = 1024 * 1024
+    MAX_PAYLOAD_BYTES: Positive = 1024 * 1024
     #: The deepest nesting of an input or output.
-    MAX_PAYLOAD_DEPTH: int = 100
+    MAX_PAYLOAD_DEPTH: Positive = 100
     #: ``{"BACKEND": dotted path of a PayloadCodec, "OPTIONS": {...}}``; empty: payloads are stored as they are.
     PAYLOAD_CODEC: Mapping[str, Any] = field(default_factory=dict)
     #: How attempts continue the trace of an enqueue: "parent", one trace for a chain; "link", a trace for each attempt.
-    TRACE_PROPAGATION: TracePropagation = "parent"
+    TRACE_PROPAGATION: Annotated[TracePropagation, Choice(*get_args(TracePropagation))] = "parent"
     #: Whether OpenTelemetry's baggage is stored with jobs and passed to handlers.
-    TRACE_BAGGAGE: bool = False
+    TRACE_BAGGAGE: Flag = False
     #: The address of a trace, linked on a job's page in the admin: "https://traces.example.com/trace/{trace_id}".
     TRACE_URL: str | None = None
     #: Names, or parts of names, whose values are masked wherever inputs, outputs, errors and logs are shown.
@@ -125,7 +132,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         try:
-            check_fields(self, _KINDS, "JOBCHAINS[{!r}]")
+            check_fields(self, "JOBCHAINS[{!r}]")
         except (TypeError, ValueError) as error:
             raise ImproperlyConfigured(str(error)) from error
         backoff: object = self.BACKOFF
@@ -156,39 +163,6 @@ class Settings:
 
 
 _DEFAULTS: Mapping[str, Any] = {"STORE": None, "NOTIFIER": {}}
-_KINDS: Mapping[str, Value[Any]] = {
-    "SLOTS": Count(),
-    "ASYNC_SLOTS": Count(),
-    "ASYNC_THREADS": Count(),
-    "QUEUE": QUEUE,
-    "REQUIRE_TRANSACTION": FLAG,
-    "OTHER_TRANSACTION": Choice(*get_args(OtherTransaction)),
-    "POLL_SECONDS": Duration(),
-    "LEASE_SECONDS": Duration(),
-    "REAP_SECONDS": Duration(),
-    "SWEEP_SECONDS": Duration(),
-    "HEARTBEAT_SECONDS": Duration(),
-    "BACKOFF_INITIAL_SECONDS": Duration(),
-    "BACKOFF_MULTIPLIER": Number(1),
-    "BACKOFF_MAXIMUM_SECONDS": Duration(),
-    "BACKOFF_JITTER": Number(0, 1),
-    "MAX_ATTEMPTS": Or(Count(), math.inf),
-    "TIMEOUT_SECONDS": Or(Duration(), math.inf),
-    "STUCK_SECONDS": Duration(),
-    "MAX_STUCK_SLOTS": Count(),
-    "MAX_CRASHES": Count(),
-    "SHUTDOWN_SECONDS": Duration(),
-    "LIVENESS_SECONDS": Duration(),
-    "PRUNE_SECONDS": Or(Duration(), None),
-    "RETENTION_COMPLETED_SECONDS": Or(LONG_DURATION, None),
-    "RETENTION_CANCELLED_SECONDS": Or(LONG_DURATION, None),
-    "RETENTION_FAILED_SECONDS": Or(LONG_DURATION, None),
-    "RETENTION_KEEPS_KEYED": FLAG,
-    "MAX_PAYLOAD_BYTES": Count(),
-    "MAX_PAYLOAD_DEPTH": Count(),
-    "TRACE_PROPAGATION": Choice(*get_args(TracePropagation)),
-    "TRACE_BAGGAGE": FLAG,
-}
 
 
 def _invalid(name: str, expected: str, value: object) -> ImproperlyConfigured:

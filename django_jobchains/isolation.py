@@ -1,11 +1,11 @@
 """How strictly a function is isolated from the process that calls it, and with which limits."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, fields
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
-from django_jobchains.values import FLAG, Choice, Count, Duration, Or, Value, check_fields
+from django_jobchains.values import FLAG, Choice, Count, Duration, Or, check_fields
 
 Level = Literal["inline", "thread", "process", "transient"]
 
@@ -61,24 +61,24 @@ class Isolation:
     Sizes are bytes or strings such as "500M". Raises ``ValueError`` for values that are not valid.
     """
 
-    level: Level
+    level: Annotated[Level, Choice(*LEVELS)]
     _: KW_ONLY
     key: str = "default"
-    max_workers: int | None = None
-    max_jobs_per_worker: int | None = None
+    max_workers: Annotated[int | None, Or(Count(), None)] = None
+    max_jobs_per_worker: Annotated[int | None, Or(Count(), None)] = None
     max_rss: int | str | None = None
     memory_limit: int | str | None = None
     message_limit: int | str = MESSAGE_LIMIT
-    cpu_seconds: float | None = None
-    grace_seconds: float = GRACE_SECONDS
-    idle_ttl: float | None = None
-    minimal_env: bool = False
+    cpu_seconds: Annotated[float | None, Or(Duration(), None)] = None
+    grace_seconds: Annotated[float, Duration(least=0)] = GRACE_SECONDS
+    idle_ttl: Annotated[float | None, Or(Duration(), None)] = None
+    minimal_env: Annotated[bool, FLAG] = False
     setup: str | None = None
-    strict: bool = False
+    strict: Annotated[bool, FLAG] = False
     on_fallback: FallbackCallback | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self, _VALUES)
+        check_fields(self)
         for name in ("max_rss", "memory_limit", "message_limit"):
             # "1G" and its number of bytes are the same limit.
             object.__setattr__(self, name, _bytes_of(name, getattr(self, name), is_needed=name == "message_limit"))
@@ -135,17 +135,6 @@ def to_isolation(given: "Isolation | Level | None") -> Isolation | None:
 
 
 _CHOICES = '"thread", "process" or "transient"'
-
-_VALUES: Mapping[str, Value[Any]] = {
-    "level": Choice(*LEVELS),
-    "max_workers": Or(Count(), None),
-    "max_jobs_per_worker": Or(Count(), None),
-    "cpu_seconds": Or(Duration(), None),
-    "grace_seconds": Duration(least=0),
-    "idle_ttl": Or(Duration(), None),
-    "minimal_env": FLAG,
-    "strict": FLAG,
-}
 
 #: The options that make sense only for reusable processes, with their defaults.
 _REUSE_OPTIONS = {"max_jobs_per_worker": None, "max_rss": None, "idle_ttl": None}

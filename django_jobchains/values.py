@@ -7,8 +7,7 @@ translate the exception.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
@@ -40,16 +39,18 @@ class Value(ABC, Generic[ValueT]):
         return error(f"{argument}={given!r:.100} is not {self.expected}.")
 
 
-def check_fields(instance: object, kinds: Mapping[str, Value[Any]], label: str = "{}") -> None:
-    """Check fields of a frozen dataclass, and replace values that are converted, such as a timedelta by its seconds.
+def check_fields(instance: Any, label: str = "{}") -> None:
+    """Check the fields of a frozen dataclass that are annotated with kinds, as in ``Annotated[int, Count()]``.
 
-    ``label``: how error messages name a field.
+    Values that are converted are replaced, such as a timedelta by its seconds. ``label``: how error messages name a
+    field.
     """
-    for name, kind in kinds.items():
-        given = getattr(instance, name)
-        value = kind.check(label.format(name), given)
-        if value != given:
-            object.__setattr__(instance, name, value)
+    for field in fields(instance):
+        for kind in getattr(field.type, "__metadata__", ()):
+            given = getattr(instance, field.name)
+            value = kind.check(label.format(field.name), given)
+            if value != given:
+                object.__setattr__(instance, field.name, value)
 
 
 @dataclass(frozen=True)

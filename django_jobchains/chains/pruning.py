@@ -1,7 +1,7 @@
 """Retention: how long chains are kept after they have ended, and deleting them in batches, while workers run."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -151,14 +151,13 @@ class _Prune:
     def _prune_kept(self) -> int:
         """Try the kept chains again: the jobs that needed them may have been deleted. Return how many are deleted."""
         kept, self._kept = self._kept, {}
-        return sum(
-            self._prune((last_job.job_id for last_job in self._store.last_jobs.read(chunk).values()), ended)
-            for ended, chain_ids in kept.items()
-            for chunk in self._chunks(sorted(chain_ids))
-        )
-
-    def _chunks(self, ids: list[UUID]) -> Iterator[list[UUID]]:
-        return (ids[start : start + self._batch_size] for start in range(0, len(ids), self._batch_size))
+        deleted = 0
+        for ended, chain_ids in kept.items():
+            ids = sorted(chain_ids)
+            for start in range(0, len(ids), self._batch_size):
+                last_jobs = self._store.last_jobs.read(ids[start : start + self._batch_size])
+                deleted += self._prune((last_job.job_id for last_job in last_jobs.values()), ended)
+        return deleted
 
 
 def _beyond_retention(

@@ -1,6 +1,6 @@
 """System checks: the problem in ``msg``, the remedy in ``hint``."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterator
 from itertools import chain
 from typing import Any
 
@@ -18,7 +18,6 @@ from django_jobchains.db.libpq import missing_network_options
 from django_jobchains.declare.policies import Policy, backoff_of_settings, resolve
 from django_jobchains.declare.registry import Registry, get_registry
 from django_jobchains.exceptions import RegistryError
-from django_jobchains.isolation import Isolation
 from django_jobchains.middleware.hooks import required_middleware
 from django_jobchains.models.chain_view import bypasses_row_security, supports_invoker
 from django_jobchains.notifications import get_notifier
@@ -81,18 +80,13 @@ def check_registry(**kwargs: Any) -> list[CheckMessage]:
     except RegistryError as error:
         return [Error(str(error), hint="Use each name for one job type in the whole project.", id="jobchains.E003")]
     types = registry.job_types()
+    hint = "Name a type that chains can start with. Its own on_failure must not lead back to the type that failed."
     return [
         *_unknown_types(types),
-        *_failure_types(registry),
+        *(Error(f"{problem}.", hint=hint, id="jobchains.E009") for problem in registry.failure_problems()),
         *_missing_forms(types),
         *_missing_middleware(registry),
     ]
-
-
-def _failure_types(registry: Registry) -> Iterator[CheckMessage]:
-    hint = "Name a type that chains can start with. Its own on_failure must not lead back to the type that failed."
-    for problem in registry.failure_problems():
-        yield Error(f"{problem}.", hint=hint, id="jobchains.E009")
 
 
 def _missing_forms(types: dict[str, Any]) -> Iterator[CheckMessage]:
@@ -137,20 +131,32 @@ def _unknown(claim: str, id: str) -> Error:
     return Error(f"{claim}, which no app declares.", hint=hint, id=id)
 
 
-@register(Tags.database)
-def check_database(databases: Any = None, **kwargs: Any) -> list[CheckMessage]:
-    if check_settings():
-        return []
-    return [
-        checks.Warning(
-            f"Transactions on the SQLite database {alias!r} begin as readers, so enqueueing after a read fails "
-            "with 'database is locked' if another process wrote in between.",
-            hint="Set its OPTIONS to {'transaction_mode': 'IMMEDIATE', 'timeout': 20}.",
-            id="jobchains.W001",
-        )
-        for alias in get_settings().aliases
-        if alias in (databases or ()) and _begins_as_reader(alias)
-    ]
+Check = Callable[[Settings, Container[str]], Iterator[CheckMessage]]
+
+
+def _register(*tags: str, deploy: bool = False) -> Callable[[Check], Callable[..., list[CheckMessage]]]:
+    """Register a check that is called with the settings, unless they are invalid, which ``check_settings`` reports."""
+
+    def decorate(check: Check) -> Callable[..., list[CheckMessage]]:
+        @register(*tags, deploy=deploy)
+        def run(databases: Any = None, **kwargs: Any) -> list[CheckMessage]:
+            return [] if check_settings() else list(check(get_settings(), databases or ()))
+
+        return run
+
+    return decorate
+
+
+@_register(Tags.database)
+def check_database(settings: Settings, databases: Container[str]) -> Iterator[CheckMessage]:
+    for alias in settings.aliases:
+        if alias in databases and _begins_as_reader(alias):
+            yield checks.Warning(
+                f"Transactions on the SQLite database {alias!r} begin as readers, so enqueueing after a read fails "
+                "with 'database is locked' if another process wrote in between.",
+                hint="Set its OPTIONS to {'transaction_mode': 'IMMEDIATE', 'timeout': 20}.",
+                id="jobchains.W001",
+            )
 
 
 def _begins_as_reader(alias: str) -> bool:
@@ -158,68 +164,51 @@ def _begins_as_reader(alias: str) -> bool:
     return connection.vendor == "sqlite" and connection.settings_dict["OPTIONS"].get("transaction_mode") != "IMMEDIATE"
 
 
-@register(Tags.database)
-def check_chain_view(databases: Any = None, **kwargs: Any) -> list[CheckMessage]:
+@_register(Tags.database)
+def check_chain_view(settings: Settings, databases: Container[str]) -> Iterator[CheckMessage]:
     """Find the view without ``security_invoker``: on PostgreSQL 14, or after an upgrade without ``migrate``."""
-    if check_settings():
-        return []
-    return [
-        _bypassed_row_security(alias)
-        for alias in get_settings().aliases
-        if alias in (databases or ()) and bypasses_row_security(connections[alias])
-    ]
+    for alias in settings.aliases:
+        if alias in databases and bypasses_row_security(connections[alias]):
+            upgrade = "" if supports_invoker(connections[alias]) else "Upgrade the server to PostgreSQL 15 or newer. "
+            yield checks.Warning(
+                f"Row-level security restricts the table django_jobchains_job in the database {alias!r}, but the view "
+                "django_jobchains_chain shows all of its chains to every role that may read the view.",
+                hint=f"{upgrade}Run manage.py migrate. Until then, grant the view only to roles that may see all jobs.",
+                id="jobchains.W005",
+            )
 
 
-def _bypassed_row_security(alias: str) -> CheckMessage:
-    upgrade = "" if supports_invoker(connections[alias]) else "Upgrade the server to PostgreSQL 15 or newer. "
-    return checks.Warning(
-        f"Row-level security restricts the table django_jobchains_job in the database {alias!r}, but the view "
-        "django_jobchains_chain shows all of its chains to every role that may read the view.",
-        hint=f"{upgrade}Run manage.py migrate. Until then, grant the view only to roles that may see all jobs.",
-        id="jobchains.W005",
-    )
+@_register("jobchains")
+def check_isolation(settings: Settings, databases: Container[str]) -> Iterator[CheckMessage]:
+    """Find isolation and limits that this operating system does not enforce, except where a worker overrides them."""
+    registry = get_registry()
+    policies: dict[str, tuple[Policy, ...]] = {
+        processor.job_type.name: processor.policies for processor in registry.processors()
+    }
+    policies |= {kind.name: (Policy(isolation=kind.own_isolation),) for kind in registry.record_types()}
+    for name, own in policies.items():
+        isolation = resolve(*own).isolation
+        if isolation.is_process and (problem := start_problem() or limit_problem(isolation)):
+            yield checks.Warning(
+                f"Isolation of {name!r}: {problem}.",
+                hint="Remove it, or silence this warning if production runs on another system.",
+                id="jobchains.W009",
+            )
 
 
-@register("jobchains")
-def check_isolation(**kwargs: Any) -> list[CheckMessage]:
-    """Find isolation and limits that this operating system does not enforce."""
-    if check_settings():
-        return []
-    return [
-        checks.Warning(
-            f"Isolation of {name!r}: {problem}.",
-            hint="Remove it, or silence this warning if production runs on another system.",
-            id="jobchains.W009",
-        )
-        for name, isolation in _isolations(get_registry()).items()
-        if isolation.is_process and (problem := start_problem() or limit_problem(isolation))
-    ]
-
-
-def _isolations(registry: Registry) -> dict[str, Isolation]:
-    """Return the isolation of each type and each kind of record, except where a worker overrides it."""
-    jobs = {processor.job_type.name: resolve(*processor.policies) for processor in registry.processors()}
-    records = {kind.name: resolve(Policy(isolation=kind.own_isolation)) for kind in registry.record_types()}
-    return {name: policy.isolation for name, policy in {**jobs, **records}.items()}
-
-
-@register("jobchains")
-def check_pools(**kwargs: Any) -> list[CheckMessage]:
+@_register("jobchains")
+def check_pools(settings: Settings, databases: Container[str]) -> Iterator[CheckMessage]:
     """Find pools that are too small for a worker, such as ``"pool": True``, which allows four connections."""
-    if check_settings():
-        return []
-    settings = get_settings()
     needed = settings.SLOTS + WORKER_CONNECTIONS
-    return [
-        checks.Warning(
-            f"The connection pool of the database {alias!r} has at most {size} connections, but a worker with "
-            f"{settings.SLOTS} slots uses up to {needed}: attempts fail, and leases are not renewed in time.",
-            hint=f"Set its OPTIONS['pool'] to {{'max_size': {needed}}} or more, or JOBCHAINS['SLOTS'] to fewer.",
-            id="jobchains.W006",
-        )
-        for alias in settings.aliases
-        if (size := _pool_size(alias)) is not None and size < needed
-    ]
+    for alias in settings.aliases:
+        size = _pool_size(alias)
+        if size is not None and size < needed:
+            yield checks.Warning(
+                f"The connection pool of the database {alias!r} has at most {size} connections, but a worker with "
+                f"{settings.SLOTS} slots uses up to {needed}: attempts fail, and leases are not renewed in time.",
+                hint=f"Set its OPTIONS['pool'] to {{'max_size': {needed}}} or more, or JOBCHAINS['SLOTS'] to fewer.",
+                id="jobchains.W006",
+            )
 
 
 def _pool_size(alias: str) -> int | None:
@@ -232,34 +221,27 @@ def _pool_size(alias: str) -> int | None:
     return own.get("max_size") or smallest
 
 
-@register("jobchains", deploy=True)
-def check_network(**kwargs: Any) -> list[CheckMessage]:
+@_register("jobchains", deploy=True)
+def check_network(settings: Settings, databases: Container[str]) -> Iterator[CheckMessage]:
     """Check the settings only. Worker processes add the missing options themselves, but web processes do not."""
-    if check_settings():
-        return []
-    return [
-        checks.Warning(
-            f"Connections to the PostgreSQL database {alias!r} do not detect a dead network: a request that "
-            "enqueues or waits for a chain may hang for hours.",
-            hint=f"Add to its OPTIONS: {missing}.",
-            id="jobchains.W002",
-        )
-        for alias in get_settings().aliases
-        if (missing := missing_network_options(alias))
-    ]
+    for alias in settings.aliases:
+        if missing := missing_network_options(alias):
+            yield checks.Warning(
+                f"Connections to the PostgreSQL database {alias!r} do not detect a dead network: a request that "
+                "enqueues or waits for a chain may hang for hours.",
+                hint=f"Add to its OPTIONS: {missing}.",
+                id="jobchains.W002",
+            )
 
 
-@register("jobchains", deploy=True)
-def check_notifier(**kwargs: Any) -> list[CheckMessage]:
+@_register("jobchains", deploy=True)
+def check_notifier(settings: Settings, databases: Container[str]) -> Iterator[CheckMessage]:
     """Check the settings only. Hints carry no data and are validated, but forged ones can keep workers busy."""
-    if django_settings.DEBUG or check_settings():
-        return []
-    return [
-        checks.Warning(
-            f"Anyone on the network can forge wake-ups and keep workers busy: {problem}.",
-            hint="Set a password or another credential for the server, or silence this warning on a separate network.",
-            id="jobchains.W004",
-        )
-        for alias in get_settings().aliases
-        if (problem := get_notifier(alias).security_problem())
-    ]
+    for alias in () if django_settings.DEBUG else settings.aliases:
+        if problem := get_notifier(alias).security_problem():
+            yield checks.Warning(
+                f"Anyone on the network can forge wake-ups and keep workers busy: {problem}.",
+                hint="Set a password or another credential for the server, or silence this warning on a separate "
+                "network.",
+                id="jobchains.W004",
+            )

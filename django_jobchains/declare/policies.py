@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from datetime import timedelta
 from functools import lru_cache
 from inspect import signature
-from typing import Any
+from typing import Annotated, Any
 
 from asgiref.sync import iscoroutinefunction
 from django.core.exceptions import ImproperlyConfigured
@@ -34,15 +34,13 @@ class Backoff:
     ``jitter`` is the random share of the wait (0 to 1), so that jobs that failed together are not retried together.
     """
 
-    initial_seconds: float = 10
-    multiplier: float = 2
-    maximum_seconds: float = 3600
-    jitter: float = 0.1
+    initial_seconds: Annotated[float, Duration(least=0)] = 10
+    multiplier: Annotated[float, Number(1)] = 2
+    maximum_seconds: Annotated[float, Duration(least=0)] = 3600
+    jitter: Annotated[float, Number(0, 1)] = 0.1
 
     def __post_init__(self) -> None:
-        wait = Duration(least=0)
-        kinds = {"initial_seconds": wait, "multiplier": Number(1), "maximum_seconds": wait, "jitter": Number(0, 1)}
-        check_fields(self, kinds)
+        check_fields(self)
 
     def seconds(self, failures: int, share: float | None = None) -> float:
         """Return the wait after this number of failures, from 1. ``share`` (0 to 1) replaces the random number."""
@@ -68,10 +66,10 @@ def checked_backoff_seconds(backoff: "Backoff | BackoffFunction", failures: int,
 class Lease:
     """How long a claimed job belongs to its worker without a renewal. Workers renew after a third of this time."""
 
-    seconds: float = 60
+    seconds: Annotated[float, Duration()] = 60
 
     def __post_init__(self) -> None:
-        check_fields(self, {"seconds": Duration()}, "lease")
+        check_fields(self, "lease")
 
 
 def to_lease(given: Lease | timedelta | float | None) -> Lease | None:
@@ -80,7 +78,7 @@ def to_lease(given: Lease | timedelta | float | None) -> Lease | None:
 
 
 #: How long chains are kept: a timedelta or seconds, or None for no limit.
-Kept = timedelta | float | None
+Kept = Annotated[timedelta | float | None, Or(LONG_DURATION, None)]
 
 MONTH = timedelta(days=30)
 
@@ -99,7 +97,7 @@ class Retention:
     keeps_keyed: bool = True
 
     def __post_init__(self) -> None:
-        check_fields(self, dict.fromkeys(("completed", "cancelled", "failed"), Or(LONG_DURATION, None)))
+        check_fields(self)
 
     def seconds(self, status: str) -> float | None:
         seconds: float | None = getattr(self, status)
@@ -181,14 +179,16 @@ class AttemptPolicy:
 def resolve(*policies: Policy) -> AttemptPolicy:
     """Return for each field the value of the first policy that sets it, or else the one in ``JOBCHAINS``."""
     settings = get_settings()
+
+    def first(name: str) -> Any:
+        return next((value for policy in policies if (value := getattr(policy, name))), None)
+
     return AttemptPolicy(
-        backoff=next((policy.backoff for policy in policies if policy.backoff), None) or backoff_of_settings(),
-        lease=next((policy.lease for policy in policies if policy.lease), Lease(settings.LEASE_SECONDS)),
-        max_attempts=next((policy.max_attempts for policy in policies if policy.max_attempts), settings.MAX_ATTEMPTS),
-        timeout_seconds=next(
-            (policy.timeout_seconds for policy in policies if policy.timeout_seconds), settings.TIMEOUT_SECONDS
-        ),
-        isolation=next((policy.isolation for policy in policies if policy.isolation), isolation_of_settings()),
+        backoff=first("backoff") or backoff_of_settings(),
+        lease=first("lease") or Lease(settings.LEASE_SECONDS),
+        max_attempts=first("max_attempts") or settings.MAX_ATTEMPTS,
+        timeout_seconds=first("timeout_seconds") or settings.TIMEOUT_SECONDS,
+        isolation=first("isolation") or isolation_of_settings(),
     )
 
 

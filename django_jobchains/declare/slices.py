@@ -10,14 +10,15 @@ from django.db.models import Model
 from django.forms import BaseForm
 
 from django_jobchains.declare.job_types import (
-    ANY,
     HandlerMode,
     JobType,
     OnBlockerFailure,
     Processor,
+    check_context,
     check_options,
     checked_name,
     declaration_errors,
+    first_annotation,
     name_of,
 )
 from django_jobchains.declare.policies import (
@@ -31,7 +32,6 @@ from django_jobchains.declare.policies import (
     to_exception_classes,
     to_lease,
 )
-from django_jobchains.declare.signatures import check_context, first_annotation
 from django_jobchains.exceptions import DuplicateJobType, RegistryError
 from django_jobchains.handlers.batch import Batch
 from django_jobchains.handlers.running_job import ContextT_contra, Continuation, RunningJob, is_async_function
@@ -82,16 +82,9 @@ class RegisterOptions(DeclarationOptions, ProcessorOptions, total=False):
     """The keyword arguments of ``Processors.register``."""
 
 
-#: The defaults of ``DeclarationOptions``, which may also be passed with a type that is already declared.
-_NOT_DECLARED: DeclarationOptions = {
-    "input": ANY,
-    "output": ANY,
-    "entry": True,
-    "continues_with": None,
-    "blockers": None,
-    "on_blocker_failure": "wait",
-    "upgrade_input": None,
-    "completion_form": None,
+#: The arguments of ``DeclarationOptions`` with their defaults, which may also be passed with a declared type.
+_NOT_DECLARED = {
+    name: parameter.default for name, parameter in inspect.signature(JobType).parameters.items() if name != "name"
 }
 
 

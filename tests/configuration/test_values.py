@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
 from fractions import Fraction
+from typing import Annotated
 
 import pytest
 
@@ -90,11 +91,11 @@ def test_none_stands_for_a_default():
 def test_fields_are_checked_and_converted():
     @dataclass(frozen=True)
     class Wait:
-        seconds: timedelta | float
-        count: int = 3
+        seconds: Annotated[timedelta | float, Duration()]
+        count: Annotated[int, Count()] = 3
 
         def __post_init__(self):
-            check_fields(self, {"seconds": Duration(), "count": Count()}, "Wait.{}")
+            check_fields(self, "Wait.{}")
 
     assert Wait(timedelta(minutes=1)).seconds == 60
     assert repr(Wait(5)) == repr(Wait(5, 3)).replace("5.0", "5")
