@@ -114,7 +114,10 @@ class ChildSlots(SlotPool):
 
     def _next_run(self) -> ChildTask:
         """Remove attempts that wait, and return one of them, or a worker's share of them if they are short."""
-        count = min(math.ceil(len(self.backlog) / self.pool.max_workers), self._longest_run())
+        longest = int(RUN_SECONDS / max(self._average_handler_seconds, SHORTEST_SECONDS))
+        if self.pool.isolation.level == "transient" or get_tracing() is not None:
+            longest = 1
+        count = min(math.ceil(len(self.backlog) / self.pool.max_workers), longest)
         _, first = self.backlog.popleft()
         if isinstance(first, IsolatedRecordAttempt):
             return first
@@ -126,11 +129,6 @@ class ChildSlots(SlotPool):
             attempts.append(attempt)
             self.backlog.popleft()
         return ChildRun(attempts, self.pool, self._ended)
-
-    def _longest_run(self) -> int:
-        if self.pool.isolation.level == "transient" or get_tracing() is not None:
-            return 1
-        return int(RUN_SECONDS / max(self._average_handler_seconds, SHORTEST_SECONDS))
 
     def _assigned(self) -> int:
         """Return how many runs have a worker or are about to get one."""

@@ -243,7 +243,7 @@ class ClaimLoop:
             return
         if self._queues.have_changed():
             return
-        seconds = _jittered(self._longest_wait())
+        seconds = self._longest_wait() * random.uniform(0.8, 1)  # noqa: S311 - jitter
         due = self._next_due([name for lane in lanes for name in lane.leases])
         if due is not None:  # A due job that was not claimed is locked by another transaction.
             seconds = min(max(due, MIN_WAIT_SECONDS) if due > 0 else LOCKED_WAIT_SECONDS, seconds)
@@ -254,10 +254,6 @@ class ClaimLoop:
         if not leases:  # only records
             return None
         return self._store.jobs.next_due(leases, *self._queues.open())
-
-
-def _jittered(seconds: float) -> float:
-    return seconds * random.uniform(0.8, 1)  # noqa: S311 - jitter
 
 
 def keys_of(attempts: Sequence[AnyAttempt | SlotTask]) -> list[AttemptKey]:

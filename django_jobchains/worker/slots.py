@@ -335,12 +335,12 @@ class Slots(SlotPool):
             self._changed.notify_all()
 
     def join(self, deadline: float) -> list[str]:
-        """Wait for running attempts. Returns the names of the slots that still run at the deadline."""
-        return [slot.thread.name for slot in self._awaited() if not slot.thread.join(deadline)]
+        """Wait for running attempts. Returns the names of the slots that still run at the deadline.
 
-    def _awaited(self) -> list[Slot]:
-        """Return the slots to wait for, without slots whose attempts can no longer write anything."""
-        return [slot for slot in list(self._slots) if not (slot.attempt and slot.attempt.is_detached)]
+        Slots whose attempts can no longer write anything are not waited for.
+        """
+        awaited = [slot for slot in list(self._slots) if not (slot.attempt and slot.attempt.is_detached)]
+        return [slot.thread.name for slot in awaited if not slot.thread.join(deadline)]
 
     # Stuck attempts
 
@@ -373,18 +373,15 @@ class Slots(SlotPool):
         self._slots[-1].thread.start()
         self.context.wake.set()
 
-    def _replace_another(self) -> None:
-        waiting = next((slot for slot in self._slots if slot.is_stuck and not slot.is_replaced), None)
-        if waiting is not None and not self._closed:
-            self._replace(waiting)
-
     # For the threads of the slots
 
     def next(self, slot: Slot) -> SlotTask | None:
         """Wait for an attempt to run. Returns None if there was none for a long time, or if the slot must end."""
         with self._changed:
             if not self.backlog and not self._closed:
-                self._wait(IDLE_SECONDS)
+                self._waiting += 1
+                self._changed.wait_for(self._has_work, IDLE_SECONDS)
+                self._waiting -= 1
             if self._closed or not self.backlog:
                 return None
             self._running += 1
@@ -404,11 +401,6 @@ class Slots(SlotPool):
             self._is_notified = True
             self._changed.notify()
 
-    def _wait(self, seconds: float) -> None:
-        self._waiting += 1
-        self._changed.wait_for(self._has_work, seconds)
-        self._waiting -= 1
-
     def _has_work(self) -> bool:
         self._is_notified = False
         return bool(self.backlog) or self._closed
@@ -420,7 +412,9 @@ class Slots(SlotPool):
             if slot.is_replaced:  # Its attempt has ended after all, so another slot may be replaced.
                 self._slots.remove(slot)
                 self._replacements_left += 1
-                self._replace_another()
+                another = next((slot for slot in self._slots if slot.is_stuck and not slot.is_replaced), None)
+                if another is not None and not self._closed:
+                    self._replace(another)
                 if self._following:  # Its thread ends, so another slot must run it.
                     self._following -= 1
                     self._notify_one()

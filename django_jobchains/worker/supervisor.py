@@ -123,7 +123,9 @@ class Supervisor:
     def _step(self) -> None:
         self._receive()
         self._remove_ended()
-        self._start_due()
+        for number, due_at in list(self._due_at.items()):
+            if time.monotonic() >= due_at:
+                self._start(number)
         if self._is_hung_up:
             self._hung_up()
         if self._sources and time.monotonic() >= self._reload_at:
@@ -141,11 +143,6 @@ class Supervisor:
         children = {child.socket: child for child in self._children() if child.is_connected}
         for sock in select.select(list(children), [], [], CHECK_SECONDS)[0]:
             children[sock].receive()
-
-    def _start_due(self) -> None:
-        for number, due_at in list(self._due_at.items()):
-            if time.monotonic() >= due_at:
-                self._start(number)
 
     def _start(self, number: int) -> None:
         try:
@@ -366,29 +363,31 @@ class SourceFiles:
 
 def _roots() -> set[Path]:
     installed = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    files = {Path(file).resolve() for module in list(sys.modules.values()) if (file := _file(module))}
+    names = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    files = {Path(name).resolve() for name in names if isinstance(name, str) and name.endswith(".py")}
+    roots = {Path(entry).resolve() for entry in sys.path}
+
+    def is_installed(path: Path) -> bool:
+        return any(path.is_relative_to(folder) for folder in installed)
+
+    own = [file for file in files if not is_installed(file)]
     return {
         root
-        for root in (Path(entry).resolve() for entry in sys.path)
+        for root in roots
         if root.is_dir()
-        and not any(root.is_relative_to(folder) for folder in installed)
+        and not is_installed(root)
         and _EXCLUDED.isdisjoint(root.parts)
-        and any(_is_project_file(file, root, installed) for file in files)
+        and any(file.is_relative_to(root) for file in own)
     }
-
-
-def _is_project_file(file: Path, root: Path, installed: set[Path]) -> bool:
-    return file.is_relative_to(root) and not any(file.is_relative_to(folder) for folder in installed)
-
-
-def _file(module: object) -> str | None:
-    file = getattr(module, "__file__", None)
-    return file if isinstance(file, str) and file.endswith(".py") else None
 
 
 def _files(root: Path) -> Iterator[tuple[str, tuple[int, int]]]:
     for folder, folders, names in os.walk(root):
-        folders[:] = [name for name in folders if not _is_excluded(folder, name)]
+        folders[:] = [
+            name
+            for name in folders
+            if not (name.startswith(".") or name in _EXCLUDED or Path(folder, name, "pyvenv.cfg").exists())
+        ]
         for name in names:
             if name.endswith(".py"):
                 path = os.path.join(folder, name)  # noqa: PTH118 - thousands of files per second
@@ -397,8 +396,3 @@ def _files(root: Path) -> Iterator[tuple[str, tuple[int, int]]]:
                 except OSError:  # deleted in the meantime
                     continue
                 yield path, (found.st_mtime_ns, found.st_size)
-
-
-def _is_excluded(folder: str, name: str) -> bool:
-    is_environment = os.path.exists(os.path.join(folder, name, "pyvenv.cfg"))  # noqa: PTH110, PTH118
-    return name.startswith(".") or name in _EXCLUDED or is_environment

@@ -96,7 +96,8 @@ class Worker:
     ) -> None:
         settings = get_settings()
         self.name = checked(WORKER_NAME, "name", name, socket.gethostname()[: WORKER_NAME.length])
-        self.id = _unique_id(self.name)
+        #: Unique, so that a restarted worker is not mistaken for the one that died.
+        self.id = f"{self.name}:{os.getpid()}:{str(new_id())[-12:]}"
         seconds = Duration(least=0)
         self.shutdown_seconds = checked(seconds, "shutdown_seconds", shutdown_seconds, settings.SHUTDOWN_SECONDS)
         with worker_errors():
@@ -292,8 +293,3 @@ class Worker:
         finally:
             for number, handler_before in before.items():
                 signal.signal(number, handler_before)
-
-
-def _unique_id(name: str) -> str:
-    """Return an id for one start of a worker, so that a restarted worker is not mistaken for the one that died."""
-    return f"{name}:{os.getpid()}:{str(new_id())[-12:]}"

@@ -160,26 +160,18 @@ def _job_of(values: list[Any]) -> ClaimedJob:
 def _policy_text(policy: AttemptPolicy) -> str:
     """Return what a child process needs of a policy, as JSON. There are as many policies as job types."""
     max_attempts = None if policy.max_attempts == math.inf else policy.max_attempts
-    return json.dumps([_backoff_value(policy.backoff), policy.lease.seconds, max_attempts])
+    # The values of a backoff, the name of a function, or None for a function of the processor itself.
+    backoff = asdict(policy.backoff) if isinstance(policy.backoff, Backoff) else _name_of(policy.backoff)
+    return json.dumps([backoff, policy.lease.seconds, max_attempts])
 
 
 @lru_cache(maxsize=1000)
 def _policy_parts(text: str) -> tuple[Backoff | BackoffFunction | None, Lease, float]:
     """Return the backoff (None for the processor's), the lease, and the limit of attempts."""
     backoff, lease_seconds, max_attempts = json.loads(text)
-    return _backoff_of(backoff), Lease(lease_seconds), math.inf if max_attempts is None else max_attempts
-
-
-def _backoff_value(backoff: Backoff | BackoffFunction) -> dict[str, Any] | str | None:
-    """Return the values of a backoff, the name of a function, or None for a function of the processor itself."""
-    return asdict(backoff) if isinstance(backoff, Backoff) else _name_of(backoff)
-
-
-def _backoff_of(value: Any) -> Backoff | BackoffFunction | None:
-    """Return the backoff with these values or this name, or None for the processor's."""
-    if value is None:
-        return None
-    return import_string(value) if isinstance(value, str) else Backoff(**value)
+    if backoff is not None:
+        backoff = import_string(backoff) if isinstance(backoff, str) else Backoff(**backoff)
+    return backoff, Lease(lease_seconds), math.inf if max_attempts is None else max_attempts
 
 
 def _name_of(function: BackoffFunction) -> str | None:
