@@ -7,7 +7,8 @@ twice. So the stored counts are only for display, and no decision depends on the
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from operator import add
 
 from django_jobchains.attempts.outcome import Outcome, OutcomeKind
 from django_jobchains.store import Store
@@ -28,6 +29,8 @@ _COMPLETED, _FAILED = OutcomeKind.COMPLETED, (OutcomeKind.RETRIED, OutcomeKind.F
 
 @dataclass(slots=True)
 class _Sums:
+    """The counts and seconds of a ``TypeTally``, in its order."""
+
     completed: int = 0
     failed: int = 0
     crashed: int = 0
@@ -120,24 +123,12 @@ class AttemptCounter(PeriodicTask):
 def _tallies(taken: dict[tuple[float, str], _Sums]) -> list[TypeTally]:
     now = time.monotonic()
     return [
-        TypeTally(
-            type_name,
-            max(now - (slice_ + 0.5) * SLICE_SECONDS, 0.0),
-            sums.completed,
-            sums.failed,
-            sums.crashed,
-            sums.seconds,
-            sums.longest_seconds,
-        )
+        TypeTally(type_name, max(now - (slice_ + 0.5) * SLICE_SECONDS, 0.0), *astuple(sums))
         for (slice_, type_name), sums in taken.items()
     ]
 
 
 def _together(first: _Sums, second: _Sums) -> _Sums:
-    return _Sums(
-        first.completed + second.completed,
-        first.failed + second.failed,
-        first.crashed + second.crashed,
-        first.seconds + second.seconds,
-        max(first.longest_seconds, second.longest_seconds),
-    )
+    sums = _Sums(*map(add, astuple(first), astuple(second)))
+    sums.longest_seconds = max(first.longest_seconds, second.longest_seconds)
+    return sums

@@ -69,7 +69,10 @@ class ChildSlots(SlotPool):
         return max(min(workers, self._slots.free()), 0)
 
     def record_attempt(self, *args: Any, **options: Any) -> RecordAttempt:
-        return IsolatedRecordAttempt(*args, pool=self.pool, on_ended=self._record_ended, **options)
+        def on_ended(seconds: float) -> None:
+            self._ended(RunEnd((), 1, seconds, seconds))
+
+        return IsolatedRecordAttempt(*args, pool=self.pool, on_ended=on_ended, **options)
 
     def put(self, attempts: Sequence[IsolatedAttempt | IsolatedRecordAttempt]) -> None:
         with self._changed:
@@ -81,9 +84,6 @@ class ChildSlots(SlotPool):
         with self._changed:
             peak, self._peak = self._peak, self._assigned()
         return peak
-
-    def _record_ended(self, seconds: float) -> None:
-        self._ended(RunEnd((), 1, seconds, seconds))
 
     def _ended(self, end: RunEnd) -> None:
         """Put back the attempts that are left of a run, and start the next run in its slot."""

@@ -20,7 +20,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 #: Lines of code of each entry at the root of the package. An entry may exceed its budget by a twentieth. A change that
 #: makes one smaller lowers its budget.
 BUDGETS = {
-    "worker": 5420,
+    "worker": 5430,
     "store": 4290,
     "admin": 3550,
     "cli": 1750,

@@ -4,9 +4,7 @@ import pytest
 from django.db import OperationalError, connection
 
 from django_jobchains.declare.policies import Backoff
-from django_jobchains.models import Job
 from django_jobchains.processors import Lease
-from django_jobchains.telemetry.events import AttemptAbandoned
 from tests.shop.models import Effect
 from tests.support.waiting import until, until_completed
 
@@ -41,17 +39,6 @@ def test_lease_is_renewed_while_the_handler_runs_longer(processors, start_worker
     gate.set()
     until_completed(chain)
     assert (chain.current_job.attempt, chain.current_job.crashes, chain.current_job.lease_number) == (1, 0, 1)
-
-
-def test_output_of_a_lost_lease_is_not_written(processors, start_worker, gate, events):
-    job = processors.register("worker.output", lease=Lease(60))(lambda job: gate.wait(30)).enqueue().current_job
-    worker = start_worker()
-    until(lambda: worker.running == 1)
-    Job.objects.filter(pk=job.pk).update(lease_number=2, leased_by="another")
-    gate.set()
-    until(lambda: events.of(AttemptAbandoned))
-    job.refresh_from_db()
-    assert (job.status, job.output, job.leased_by) == ("running", None, "another")
 
 
 def test_attempts_are_aborted_while_their_leases_cannot_be_renewed(processors, start_worker, store, monkeypatch):
