@@ -2,19 +2,21 @@
 
 import threading
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
+from django.db import connections
 
 from django_jobchains import chains
 from django_jobchains.chains import JobAlreadyCompleted, JobTypeMismatch
 from django_jobchains.exceptions import LeaseLost
 from django_jobchains.models import FailedAttempt, Job
-from django_jobchains.notifications.base import NullNotifier
 from django_jobchains.processors import FailJob, JobType, Lease, RescheduleJob
 from django_jobchains.telemetry import events as facts
 from tests.completing.work import approval, finish
 from tests.shop.models import Effect
-from tests.support.attempts import committed
+from tests.support.attempts import WITHOUT_WAKE_UPS, committed
+from tests.support.scenario import effect
 from tests.support.waiting import until, until_completed
 
 pytestmark = committed
@@ -38,57 +40,40 @@ def observed():
     return Observed()
 
 
-def complete(job):
+def complete(job, end=lambda job: "stale"):
     with job.complete():
-        Effect.objects.create(job_id=job.id, label="stale")
-        return "stale"
-
-
-def complete_and_continue(job):
-    with job.complete():
-        Effect.objects.create(job_id=job.id, label="stale")
-        return job.continue_with(approval)
+        effect(job, "stale")
+        return end(job)
 
 
 def prepare(job):
     with job.prepare():
-        Effect.objects.create(job_id=job.id, label="stale")
-    return "stale"
-
-
-def return_output(job):
-    return "stale"
+        effect(job, "stale")
 
 
 def go_on(job):
     return job.continue_with(approval)
 
 
-def fail(job):
-    raise ValueError("stale")
+def raises(error):
+    def end(job):
+        raise error
 
-
-def raise_fail_job(job):
-    raise FailJob("stale")
-
-
-def raise_reschedule_job(job):
-    raise RescheduleJob(delay=0)
+    return end
 
 
 def raise_if_aborted(job):
     job.signal.raise_if_aborted()
 
 
+WRITES = (complete, partial(complete, end=go_on), prepare)
 WAYS_TO_END = (
-    complete,
-    complete_and_continue,
-    prepare,
-    return_output,
+    *WRITES,
+    lambda job: "stale",
     go_on,
-    fail,
-    raise_fail_job,
-    raise_reschedule_job,
+    raises(ValueError("stale")),
+    raises(FailJob("stale")),
+    raises(RescheduleJob(delay=0)),
     raise_if_aborted,
 )
 
@@ -121,7 +106,7 @@ def test_a_hint_aborts_the_handler_and_it_can_write_nothing(processors, start_wo
     after = Job.objects.values().get(pk=chain.id)
     assert observed.ended.wait(30)
     assert observed.reasons == ["already_completed"]
-    if end in (complete, complete_and_continue, prepare):
+    if end in WRITES:
         [error] = observed.errors
         assert isinstance(error, LeaseLost)
         assert (error.job_id, error.reason) == (chain.id, "already_completed")
@@ -150,7 +135,7 @@ def test_the_handler_is_aborted_too_if_the_chain_continues(processors, start_wor
 
 
 def test_without_hints_the_handler_is_aborted_at_the_next_renewal(settings, processors, start_worker, observed):
-    settings.JOBCHAINS = {"NOTIFIER": {"BACKEND": f"{NullNotifier.__module__}.NullNotifier"}}
+    settings.JOBCHAINS = WITHOUT_WAKE_UPS
     chain = ends_when_aborted(processors, observed, complete, Lease(1)).enqueue()
     start_worker()
     assert observed.started.wait(30)
@@ -164,7 +149,7 @@ def test_other_handlers_of_the_worker_are_not_aborted(processors, start_worker, 
     gate = threading.Event()
 
     @processors.register("completing.other", lease=LONG_LEASE)
-    def other(job) -> str | None:
+    def other(job):
         gate.wait(60)
         return job.signal.reason
 
@@ -211,8 +196,6 @@ class Person(threading.Thread):
         self.start()
 
     def run(self):
-        from django.db import connections
-
         try:
             for chain in self._chains:
                 self._complete(chain)
