@@ -1,6 +1,5 @@
 """Workers with the registry of the test, and handlers that wait for it."""
 
-import asyncio
 import threading
 from contextlib import contextmanager
 
@@ -120,16 +119,3 @@ class Waiting:
 
     def until_started(self):
         assert self.started.wait(30)
-
-
-class AsyncWaiting(Waiting):
-    async def __call__(self, record, run):
-        self.started.set()
-        while not self.released.is_set():
-            try:
-                await asyncio.sleep(0.005)
-            except asyncio.CancelledError:
-                if self.heeds:
-                    self.reasons.append(run.signal.reason)
-                    raise
-        self.reasons.append(run.signal.reason)

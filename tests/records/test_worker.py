@@ -11,9 +11,9 @@ from django.utils import timezone
 
 from django_jobchains import queues, records
 from django_jobchains.models import AttemptCount, Job
-from django_jobchains.telemetry.events import AttemptEnded, AttemptStuck, RecordReset
+from django_jobchains.telemetry.events import AttemptEnded, RecordReset
 from django_jobchains.worker.slots import Backlog, Slots
-from tests.records.conftest import AsyncWaiting, Waiting
+from tests.records.conftest import Waiting
 from tests.records.models import Upload
 from tests.support.waiting import stays, until
 
@@ -25,9 +25,6 @@ LATER = timezone.now() + HOUR
 
 def in_state(state):
     return Upload.objects.filter(state=state).count()
-
-
-each_kind = pytest.mark.parametrize("waiting_class", [Waiting, AsyncWaiting])
 
 
 @pytest.mark.parametrize(
@@ -87,23 +84,6 @@ def test_changes_by_sql_are_noticed_before_the_next_heartbeat(handling):
     Upload.objects.all().delete()
     until(lambda: handler.reasons)
     assert handler.reasons == ["not_found"]
-
-
-@each_kind
-@pytest.mark.parametrize("heeds", [True, False])
-def test_a_handler_that_runs_too_long_errors(register, start_worker, settings, events, waiting_class, heeds):
-    """If it does not stop, it loses its slot."""
-    settings.JOBCHAINS = {"STUCK_SECONDS": 30 if heeds else 0.1}
-    handler = waiting_class(heeds=heeds)
-    register(handler, max_runtime=0.05)
-    Upload.objects.create()
-    worker = start_worker(slots=1)
-    until(lambda: heeds or events.of(AttemptStuck))
-    until(lambda: in_state("errored"))
-    assert (Upload.objects.get().failure_message or "").startswith("The handler exceeded max_runtime (0.05 s).")
-    handler.released.set()
-    until(lambda: worker.running == 0)
-    assert (handler.reasons, in_state("errored")) == (["timed_out"], 1)
 
 
 # Resets
@@ -233,20 +213,3 @@ def test_notify_wakes_workers_after_the_commit(register, start_worker, events):
     Upload.objects.create()
     records.notify(Upload)
     until(lambda: in_state("completed"), 10)
-
-
-# Stopping
-
-
-@each_kind
-@pytest.mark.parametrize("heeds", [True, False])
-def test_a_stopping_worker_hands_records_back(handling, waiting_class, heeds):
-    handler = waiting_class(heeds=heeds)
-    worker = handling(handler)
-    worker.stop(timeout=0)
-    until(lambda: in_state("queued") == 1)
-    handler.released.set()
-    until(lambda: worker.running == 0)
-    assert handler.reasons == ["worker_stopping"]
-    upload = Upload.objects.get()
-    assert (upload.state, upload.num_failures, upload.num_resets, upload.started_at) == ("queued", 0, 0, None)
