@@ -7,7 +7,7 @@ import pytest
 from django_jobchains import chains
 from django_jobchains.chains import ChainNotFound, JobNotFound
 from django_jobchains.models import Job, JobBlocker
-from tests.support.chains import cancelled, completed, each, mail, pending, ship
+from tests.support.chains import cancelled, completed, mail, pending
 from tests.support.connections import committing, holding, stopped_before, waiting
 
 pytestmark = [committing, pytest.mark.slow]
@@ -95,13 +95,3 @@ def test_concurrent_prunes_delete_each_chain_once(store, step):
     assert sum(counts) <= 5
     assert sum(counts) + chains.prune(NOW) == 5
     assert set(Job.objects.values_list("chain_id", flat=True)) == {kept.id}
-
-
-def test_locked_chain_is_left_for_the_next_prune(store):
-    chain, dependent = cancelled(store), ship.enqueue()
-    retrying = holding(lambda store: chains.retry(chain.id))
-    pruning = waiting(prune)
-    retrying.go_on(roll_back=True)
-    retrying.result()
-    assert pruning.result() + chains.prune(NOW) == 1
-    assert set(Job.objects.values_list("chain_id", flat=True)) == each([dependent])

@@ -244,13 +244,6 @@ class TestRetentionRules:
             with pytest.raises(ImproperlyConfigured, match="RETENTION_FAILED_SECONDS"):
                 retention_rules(_registry())
 
-    def test_retention_may_exceed_the_range_of_the_database(self, store):
-        part = Processors(retention=Retention(completed=timedelta.max))
-        part.register("a")(_handler)
-        registry = Registry()
-        registry.add(part)
-        run_round(make_pruner(store, *retention_rules(registry)))
-
     def test_default_rules(self, settings):
         del settings.JOBCHAINS
         month = timedelta(days=30)

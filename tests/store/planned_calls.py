@@ -1,7 +1,6 @@
 """Calls whose query plans are checked, each with a function that creates its rows."""
 
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from unittest.mock import patch
 from uuid import UUID
@@ -9,11 +8,11 @@ from uuid import UUID
 from django.apps import apps
 
 from django_jobchains.models import Job, JobBlocker
-from django_jobchains.store import Store
 from django_jobchains.store.deduplication import Deduplicate
 from django_jobchains.store.on_failure import FailureType
 from django_jobchains.store.rows import Effects, FinishedJob, LogEntries, NewLogLine, NewProgress
-from tests.support.jobs import MAIL, SHIP, claim, create, failed_try, finished, lease, new_job, next_job
+from tests.store.contract.ends import chosen
+from tests.support.jobs import MAIL, SHIP, claim, create, failed_try, finished, new_job, next_job
 
 
 class AlertingRegistry:
@@ -30,19 +29,9 @@ def fail_with_alert(store, jobs):
 
 #: Calls that write attempts.
 ENDS = {
-    "finish": lambda store, jobs: store.attempts.finish([finished(job) for job in jobs]),
-    "hand_back": lambda store, jobs: store.attempts.hand_back([job.key for job in jobs]),
-    "renew": lambda store, jobs: store.leases.renew([lease(job) for job in jobs]),
-    "reschedule": lambda store, jobs: store.attempts.reschedule([failed_try(job) for job in jobs]),
-    "reschedule as asked": lambda store, jobs: store.attempts.reschedule(
-        [failed_try(job, is_failure=False) for job in jobs]
-    ),
-    "fail": lambda store, jobs: store.attempts.fail([failed_try(job) for job in jobs]),
+    **chosen("finish", "hand_back", "renew", "reschedule", "reschedule_as_asked", "fail"),
     "fail, with alert": fail_with_alert,
 }
-
-Ids = list[UUID]
-Prepare = Callable[[Store, int], Ids]
 
 
 def pending(store, count):

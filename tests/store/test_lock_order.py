@@ -14,12 +14,12 @@ import pytest
 from django.db import connection
 
 from django_jobchains.db.ids import new_id
-from django_jobchains.declare.policies import Backoff
 from django_jobchains.models import Job, JobBlocker
 from django_jobchains.store import Store
 from django_jobchains.store.rows import Effects
+from tests.store.contract.ends import chosen
 from tests.support.connections import Actor, committing, holding, waiting
-from tests.support.jobs import MAIL, alter, claim, expire, failed_try, finished, lease, new_job, running_job
+from tests.support.jobs import MAIL, alter, claim, expire, new_job, running_job
 
 pytestmark = [committing, pytest.mark.postgresql]
 
@@ -94,15 +94,7 @@ def test_call_locks_in_the_order_of_ids(store, ids, name):
 
 
 #: Ends of several attempts. The test passes the attempts in an order that differs from the order of their ids.
-ENDS = {
-    "finish": lambda store, jobs: store.attempts.finish([finished(job) for job in jobs]),
-    "reschedule": lambda store, jobs: store.attempts.reschedule([failed_try(job) for job in jobs]),
-    "fail": lambda store, jobs: store.attempts.fail([failed_try(job) for job in jobs]),
-    "hand_back": lambda store, jobs: store.attempts.hand_back([job.key for job in jobs]),
-    "reap": lambda store, jobs: store.leases.reap(10, Backoff(), 10),
-    "renew": lambda store, jobs: store.leases.renew([lease(job) for job in jobs]),
-    "cancel": lambda store, jobs: store.chains.cancel([job.id for job in jobs], Effects()),
-}
+ENDS = chosen("finish", "reschedule", "fail", "hand_back", "reap", "renew", "cancel")
 
 
 @pytest.mark.parametrize("name", ENDS)
@@ -125,17 +117,7 @@ def test_calls_that_end_attempts_wait_for_no_row(store, ids, name):
 
 
 #: Ends of a chain that three jobs wait for.
-ENDS_OF_BLOCKER = {
-    "finish": lambda store, job: store.attempts.finish([finished(job)]),
-    "fail": lambda store, job: store.attempts.fail([failed_try(job)]),
-    "finish, locked": lambda store, job: finish_locked(store, job),
-}
-
-
-def finish_locked(store, job):
-    with store.db.transaction():
-        store.attempts.lock(job.id)
-        return store.attempts.finish([finished(job)], is_locked=True)
+ENDS_OF_BLOCKER = chosen("finish", "fail", "finish_locked")
 
 
 @pytest.mark.parametrize("name", ENDS_OF_BLOCKER)
@@ -145,7 +127,7 @@ def test_jobs_that_wait_for_a_chain_are_locked_in_the_order_of_ids(store, name):
     for id_ in reversed(ids):
         store.jobs.create([new_job(MAIL, id=id_, blockers=(blocker.id,))])
     assert JobBlocker.objects.filter(is_open=True).count() == 3
-    assert assert_no_deadlock(ids, lambda store: ENDS_OF_BLOCKER[name](store, blocker))
+    assert assert_no_deadlock(ids, lambda store: ENDS_OF_BLOCKER[name](store, [blocker]))
 
 
 def test_sweeper_waits_for_no_row(store):

@@ -13,7 +13,7 @@ from django_jobchains.store import get_store
 from tests.store.backlog import add, add_failed_attempts, add_links, analyze, committed_rows
 from tests.store.planned_calls import CALLS, ENDS
 from tests.support.jobs import MAIL, SHIP, claim, create, expire, running
-from tests.support.plans import ROWS_FOR_GROUPS, assert_reads_little, indexes_of, plan_of, rows_read, use_plans
+from tests.support.plans import assert_reads_little, indexes_of, plan_of, use_plans
 
 pytestmark = [pytest.mark.django_db, pytest.mark.postgresql]
 
@@ -65,21 +65,8 @@ def test_claim_uses_the_index_of_claimable_jobs(store, limit):
     assert_reads_little(found, limit)
 
 
-def test_claim_uses_the_index_when_nothing_is_due(store):
-    found = plan_of(lambda: claimed(store, 10, 0))
-    assert "jobchains_claimable" in indexes_of(found)
-    assert_reads_little(found, 0)
-
-
 def claimed(store, limit, expected=None):
     assert len(claim(store, limit)) == (limit if expected is None else expected)
-
-
-def test_claim_does_not_sort_the_backlog(store):
-    create(store, 1_000)
-    found = plan_of(lambda: claimed(store, 10))
-    sorts = [node for node in found if "Sort" in node["Node Type"]]
-    assert all(rows_read(node) <= ROWS_FOR_GROUPS for node in sorts)
 
 
 @pytest.mark.parametrize("queues", [None, ["default", "other"]])
@@ -131,12 +118,6 @@ def test_reaper_finds_expired_leases_by_their_index(store):
     found = plan_of(lambda: store.leases.reap(10, Backoff(), 10))
     assert "jobchains_leased" in indexes_of(found)
     assert_reads_little(found, 20)
-
-
-def test_reaper_reads_nothing_when_no_lease_has_expired(store):
-    found = plan_of(lambda: store.leases.reap(100, Backoff(), 10))
-    assert "jobchains_leased" in indexes_of(found)
-    assert_reads_little(found, 0)
 
 
 def test_lock_finds_its_row_by_the_primary_key(store):

@@ -6,12 +6,10 @@ from contextlib import contextmanager
 import pytest
 from django.db import OperationalError, connection, transaction
 
-from django_jobchains.db.ids import new_id
-from django_jobchains.exceptions import DuplicateJobId
 from django_jobchains.models import Job
 from django_jobchains.store.rows import Effects
 from tests.support.connections import committing
-from tests.support.jobs import MAIL, create, finished, next_job, running, running_job, stored
+from tests.support.jobs import MAIL, finished, next_job, running, running_job, stored
 
 pytestmark = [committing, pytest.mark.postgresql]
 
@@ -50,15 +48,6 @@ def test_attempts_that_continue_are_written_in_two_round_trips(store, count):
     assert len(answers) == 2
     assert {stored(job).status for job in jobs} == {"completed"}
     assert Job.objects.filter(chain_id=jobs[0].chain_id, status="pending").count() == 1
-
-
-def test_other_outcomes_send_begin_with_their_first_statement(store):
-    other, job = running(store, 2)
-    store.attempts.finish([finished(other)])
-    with counting_round_trips() as answers:
-        store.attempts.finish([finished(job)])
-    assert len(answers) == 3  # the job, the jobs that wait for it, COMMIT
-    assert stored(job).status == "completed"
 
 
 def test_every_statement_of_the_transaction_has_the_lock_timeout(store):
@@ -109,15 +98,6 @@ def test_driver_that_prepares_statements_itself_gets_the_lock_timeout(store):
     assert store.attempts.finish([continued(job)]) == {job.key}
 
 
-def test_continuation_that_cannot_be_created_undoes_the_whole_transaction(store):
-    job = running_job(store)
-    [existing] = create(store)
-    with pytest.raises(DuplicateJobId):
-        store.attempts.finish([continued(job, id=existing)])
-    assert stored(job).status == "running"
-    assert store.attempts.finish([continued(job)]) == {job.key}
-
-
 def test_jobs_whose_commit_got_no_reply_are_announced(store, monkeypatch):
     commit = store.db.commit_with
 
@@ -131,14 +111,6 @@ def test_jobs_whose_commit_got_no_reply_are_announced(store, monkeypatch):
         store.attempts.finish([continued(job)], effects)
     assert stored(job).status == "completed"
     assert effects.due_types == {MAIL}
-
-
-def test_lost_lease_creates_no_continuation(store):
-    job = running_job(store)
-    lost = job._replace(key=(job.id, job.lease_number + 1), lease_number=job.lease_number + 1)
-    new = next_job(job, id=new_id())
-    assert store.attempts.finish([finished(lost, None, new)]) == set()
-    assert not Job.objects.filter(id=new.id).exists()
 
 
 def test_transaction_of_the_caller_is_not_committed(store):

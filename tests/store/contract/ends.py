@@ -1,15 +1,10 @@
-"""Every method that ends attempts."""
-
-from collections.abc import Callable, Sequence
-from typing import Any
+"""Calls about attempts, each of which takes the store and the attempts."""
 
 import pytest
 
-from django_jobchains.store import Store
-from django_jobchains.store.rows import ClaimedJob
-from tests.support.jobs import failed_try, finished, next_job
-
-End = Callable[[Store, Sequence[ClaimedJob]], Any]
+from django_jobchains.declare.policies import Backoff
+from django_jobchains.store.rows import Effects
+from tests.support.jobs import failed_try, finished, lease, next_job
 
 
 def finish_locked(store, jobs):
@@ -19,7 +14,7 @@ def finish_locked(store, jobs):
         return store.attempts.finish([finished(job) for job in held], is_locked=True)
 
 
-#: Each returns the attempts that it ended.
+#: Every method that ends attempts. Each returns the attempts that it ended.
 ENDS = {
     "finish": lambda store, jobs: store.attempts.finish([finished(job) for job in jobs]),
     "finish_locked": finish_locked,
@@ -32,3 +27,15 @@ ENDS = {
     "hand_back": lambda store, jobs: store.attempts.hand_back([job.key for job in jobs]),
 }
 ends = pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+#: The same, with calls that do not end attempts, or find them themselves by their expired leases.
+CALLS = {
+    **ENDS,
+    "renew": lambda store, jobs: store.leases.renew([lease(job) for job in jobs]),
+    "check": lambda store, jobs: store.leases.check([job.key for job in jobs]),
+    "reap": lambda store, jobs: store.leases.reap(10, Backoff(0, 1, 0, 0), 10),
+    "cancel": lambda store, jobs: store.chains.cancel([job.id for job in jobs], Effects()),
+}
+
+
+def chosen(*names):
+    return {name: CALLS[name] for name in names}

@@ -13,6 +13,7 @@ from django_jobchains.exceptions import DuplicateJobId, JobAlreadyCompleted, Job
 from django_jobchains.models import Job
 from django_jobchains.store import Store
 from django_jobchains.store.rows import ClaimedJob, Effects
+from tests.store.contract.ends import ENDS as ENDS_OF_ATTEMPTS
 from tests.support.jobs import (
     MAIL,
     MAX_CRASHES,
@@ -98,10 +99,10 @@ CALLS = {
     "create": create_again,
     "claim": lambda store, job: claim(store),
     "renew": renew,
-    "finish": lambda store, job: store.attempts.finish([finished(job)]),
-    "reschedule": lambda store, job: store.attempts.reschedule([failed_try(job)]),
-    "fail": lambda store, job: store.attempts.fail([failed_try(job)]),
-    "hand_back": lambda store, job: store.attempts.hand_back([job.key]),
+    **{
+        name: lambda store, job, end=ENDS_OF_ATTEMPTS[name]: end(store, [job])
+        for name in ("finish", "reschedule", "fail", "hand_back")
+    },
     "reap": lambda store, job: store.leases.reap(10, Backoff(), MAX_CRASHES),
     "complete": complete,
     "cancel": lambda store, job: store.chains.cancel([job.chain_id], Effects()),

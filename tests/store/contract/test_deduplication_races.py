@@ -1,9 +1,4 @@
-"""Many concurrent calls with one key create exactly one chain."""
-
-import random
-import threading
-import time
-from uuid import UUID
+"""Concurrent calls with one key create exactly one chain."""
 
 import pytest
 from django.db import connection, connections, transaction
@@ -12,7 +7,7 @@ from django_jobchains import chains
 from django_jobchains.chains import Deduplicate
 from django_jobchains.models import Job, JobBlocker, KeyLock
 from django_jobchains.processors import get_registry
-from tests.deduplication.keyed_chains import KEY, SCOPES, continue_chain, finish, mail, ship, start
+from tests.deduplication.keyed_chains import KEY, finish, mail, ship, start
 from tests.support.connections import committing, holding, stopped_before, waiting
 
 pytestmark = committing
@@ -22,92 +17,6 @@ pytestmark = committing
 def _declared(monkeypatch):
     monkeypatch.setattr(get_registry(), "declared", {ship.name: ship, mail.name: mail})
 
-
-CONNECTIONS = 16
-ROUNDS = 4 if connection.vendor == "postgresql" else 2
-#: The result of one call: the id of its chain, whether that existed already, and whether the call was committed.
-Result = tuple[UUID, bool, bool]
-
-
-def race(run):
-    """Call ``run(number)`` on many connections at the same time."""
-    barrier = threading.Barrier(CONNECTIONS)
-    results = []
-    errors = []
-
-    def target(number):
-        try:
-            connections["default"].ensure_connection()
-            barrier.wait(30)
-            results.append(run(number))
-        except BaseException as error:
-            errors.append(error)
-        finally:
-            connections.close_all()
-
-    threads = [threading.Thread(target=target, args=(number,)) for number in range(CONNECTIONS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not errors
-    assert len(results) == CONNECTIONS
-    return results
-
-
-def in_autocommit(number, **options):
-    chain = start(number, **options)
-    return chain.id, chain.deduplicated, True
-
-
-def partly_rolled_back(number, **options):
-    with transaction.atomic():
-        chain = start(number, **options)
-        time.sleep(random.uniform(0, 0.005))  # holds the key for different times
-        transaction.set_rollback(number % 2 == 0)
-        return chain.id, chain.deduplicated, number % 2 == 1
-
-
-def in_batches(number, **options):
-    """Enqueue a batch with several keys in a random order."""
-    keys = [KEY, "a", "b", "c"]
-    random.shuffle(keys)
-    window = SCOPES[options["scope"]]
-    created = chains.enqueue_many([ship.item(deduplicate=Deduplicate(key, **window, **options)) for key in keys])
-    chain = created[keys.index(KEY)]
-    return chain.id, chain.deduplicated, True
-
-
-@pytest.mark.parametrize(
-    ("run", "scope"),
-    [
-        (in_autocommit, "incomplete"),
-        (in_autocommit, "any"),
-        (partly_rolled_back, "any"),
-        (partly_rolled_back, "incomplete"),
-        (in_batches, "incomplete_or_recent"),
-    ],
-)
-def test_one_of_16_connections_creates_the_chain_and_all_get_it(run, scope):
-    for _ in range(ROUNDS):
-        results = [row for row in race(lambda number: run(number, scope=scope)) if row[2]]
-        made = Job.objects.filter(deduplication_key=KEY)
-        assert {id_ for id_, *_ in results} == {made.get().id}
-        assert [is_deduplicated for _, is_deduplicated, _ in results].count(False) <= 1
-        assert len(set(Job.objects.values_list("deduplication_key", flat=True))) == Job.objects.count()
-        Job.objects.all().delete()
-
-
-@pytest.mark.skipif(connection.vendor != "sqlite", reason="only SQLite begins without a lock")
-def test_deferred_transactions_create_one_chain(monkeypatch):
-    """Deferred transactions are Django's default on SQLite."""
-    monkeypatch.setitem(connections.settings["default"]["OPTIONS"], "transaction_mode", "DEFERRED")
-    for run in (partly_rolled_back, in_autocommit):
-        assert len({id_ for id_, _, is_committed in race(run) if is_committed}) == 1
-        Job.objects.get().delete()
-
-
-# Two transactions, stepped
 
 orders = pytest.mark.parametrize(
     ("first_scope", "second_scope"),
@@ -128,6 +37,16 @@ def test_second_waits_for_the_first_and_gets_its_chain(first_scope, second_scope
     assert first.conflicts == second.conflicts == []
 
 
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="only SQLite begins without a lock")
+def test_deferred_transactions_create_one_chain(monkeypatch):
+    """Deferred transactions are Django's default on SQLite."""
+    monkeypatch.setitem(connections.settings["default"]["OPTIONS"], "transaction_mode", "DEFERRED")
+    first = holding(lambda store: start("first"))
+    seconds = [waiting(lambda store: start("second")) for _ in range(3)]
+    first.go_on()
+    assert {second.result().id for second in seconds} == {first.result().id} == {Job.objects.get().id}
+
+
 @pytest.mark.parametrize(("scope", "is_found"), [("incomplete", False), ("incomplete_or_recent", True)])
 def test_chain_that_the_first_creates_and_ends_is_found_by_scope(scope, is_found):
     def start_and_finish(store):
@@ -140,18 +59,6 @@ def test_chain_that_the_first_creates_and_ends_is_found_by_scope(scope, is_found
     first.go_on()
     assert (second.result().id == first.result()) is is_found
     assert Job.objects.count() == (1 if is_found else 2)
-
-
-def test_chain_that_continues_meanwhile_is_found():
-    chain = start()
-
-    continuing = holding(lambda store: continue_chain(store, chain))
-    second = waiting(lambda store: start("second"))
-    continuing.go_on()
-    continuing.result()
-    assert second.result().id == chain.id
-    assert start("third").id == chain.id
-    assert Job.objects.filter(deduplication_key=KEY, chain_index=0).count() == 1
 
 
 @pytest.mark.postgresql

@@ -7,14 +7,14 @@ import pytest
 
 from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.store.leases import lost_reason
-from tests.store.contract.ends import ENDS
+from tests.store.contract.ends import ENDS, chosen
 from tests.support.connections import committing, holding, stopped_before, waiting
 from tests.support.jobs import AT_ONCE, claim, expire, history, lease, lost, row, running_job, stored, tables
 
 pytestmark = committing
 
 #: All calls that end attempts. The reaper finds attempts by their expired leases.
-ALL_ENDS = {**ENDS, "reap": lambda store, jobs: store.leases.reap(10, AT_ONCE, 10)}
+ALL_ENDS = chosen(*ENDS, "reap")
 #: Ends of several statements, between which another call can take effect.
 LONG_ENDS = ("continue", "finish_locked", "reschedule", "fail", "reap")
 #: Pairs of ends, the first of which holds its locks while the second one is called.

@@ -8,6 +8,7 @@ from django_jobchains.declare.policies import Backoff
 from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.store.rows import Effects, Renewal
 from tests.store.conftest import with_locks
+from tests.store.contract.ends import chosen
 from tests.support.connections import holding
 from tests.support.jobs import (
     SHIP,
@@ -32,10 +33,7 @@ from tests.support.jobs import (
 
 pytestmark = pytest.mark.django_db
 
-QUERIES = {
-    "renew": lambda store, jobs: store.leases.renew([lease(job) for job in jobs]),
-    "check": lambda store, jobs: store.leases.check([job.key for job in jobs]),
-}
+QUERIES = chosen("renew", "check")
 both = pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
 BACKOFF = Backoff(initial_seconds=10, multiplier=2, maximum_seconds=35, jitter=0)
 #: The wait after the first, second … crash.

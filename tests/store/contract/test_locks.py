@@ -31,7 +31,6 @@ from tests.support.jobs import (
     running_job,
     statuses,
     stored,
-    taken_over,
 )
 
 pytestmark = pytest.mark.django_db
@@ -93,14 +92,6 @@ def test_the_lease_of_a_locked_job_is_prolonged(store):
     assert {reaped.id for reaped in store.leases.reap(10, AT_ONCE, MAX_CRASHES)} == {locked.id, free.id}
     store.deferred.apply(10, 0, Effects())
     assert not DeferredWrite.objects.exists()
-
-
-def test_a_lost_lease_is_not_prolonged_by_a_stale_attempt(store):
-    stale = running_job(store)
-    fresh = taken_over(store, stale)
-    assert store.leases.renew([lease(stale)]).lost
-    let_leases_end(store)
-    assert [reaped.id for reaped in store.leases.reap(10, AT_ONCE, MAX_CRASHES)] == [fresh.id]
 
 
 @with_locks
@@ -274,35 +265,25 @@ def test_request_that_cannot_be_written_is_dropped(store, monkeypatch):
 
 
 @with_locks
-def test_outcome_that_cannot_be_written_does_not_delay_others(store, monkeypatch):
+@pytest.mark.parametrize("retry_seconds", [500.0, None])
+def test_outcome_that_cannot_be_written_fails_after_its_wait_and_does_not_delay_others(
+    store, monkeypatch, retry_seconds
+):
     bad, good = running(store, 2)
-    store.deferred.defer([EndedAttempt("completed", finished(job)) for job in (bad, good)])
+    store.deferred.defer([EndedAttempt("completed", finished(job), retry_seconds) for job in (bad, good)])
     finish = Attempts.finish
 
-    def refuse(attempts, jobs, *args, **options):
-        if jobs[0].job_id == bad.id:
-            raise IntegrityError("no")
-        return finish(attempts, jobs, *args, **options)
+    def refuse_bad(attempts, jobs, *args, **options):
+        return (refuse if jobs[0].job_id == bad.id else finish)(attempts, jobs, *args, **options)
 
-    monkeypatch.setattr(Attempts, "finish", refuse)
+    monkeypatch.setattr(Attempts, "finish", refuse_bad)
     apply(store)
-    assert (stored(bad).status, stored(good).status) == ("pending", "completed")
-    assert [(failed.job_id, failed.error) for failed in FailedAttempt.objects.all()] == [(bad.id, "IntegrityError: no")]
-    assert not DeferredWrite.objects.exists()
-
-
-@with_locks
-@pytest.mark.parametrize("retry_seconds", [500.0, None])
-def test_stored_wait_applies_after_an_outcome_that_cannot_be_written(store, monkeypatch, retry_seconds):
-    job = running_job(store)
-    store.deferred.defer([EndedAttempt("completed", finished(job), retry_seconds)])
-    monkeypatch.setattr(Attempts, "finish", refuse)
-    apply(store)
-    after = stored(job)
+    after, failure = stored(bad), FailedAttempt.objects.get()
+    assert (stored(good).status, failure.job_id, failure.error) == ("completed", bad.id, "IntegrityError: no")
     assert after.status == ("failed" if retry_seconds is None else "pending")
     if retry_seconds is not None:
-        wait = after.run_at - FailedAttempt.objects.get().finished_at
-        assert wait.total_seconds() == pytest.approx(retry_seconds, abs=5)
+        assert (after.run_at - failure.finished_at).total_seconds() == pytest.approx(retry_seconds, abs=5)
+    assert not DeferredWrite.objects.exists()
 
 
 def refuse(*args, **options):

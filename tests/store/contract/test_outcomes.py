@@ -11,7 +11,7 @@ from django_jobchains.models import Chain, FailedAttempt, Job
 from django_jobchains.statuses import TRANSITIONS
 from django_jobchains.store.database import OpenTransaction
 from django_jobchains.store.rows import Effects
-from tests.store.contract.ends import ENDS, ends
+from tests.store.contract.ends import CALLS, ENDS, ends
 from tests.support.connections import committing
 from tests.support.jobs import (
     MAIL,
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.django_db
 #: The methods that write what an attempt has done, and check its lease number.
 WRITERS = {
     **ENDS,
-    "renew": lambda store, jobs: {job.key for job in jobs} - set(store.leases.renew([lease(job) for job in jobs]).lost),
+    "renew": lambda store, jobs: {job.key for job in jobs} - set(CALLS["renew"](store, jobs).lost),
 }
 writers = pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
 moves = pytest.mark.parametrize("move", ["reschedule", "fail"])

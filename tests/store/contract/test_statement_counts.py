@@ -15,6 +15,7 @@ from django_jobchains.store import Store
 from django_jobchains.store.deduplication import Deduplicate
 from django_jobchains.store.last_jobs import LastJob
 from django_jobchains.store.rows import ClaimedJob, Effects
+from tests.store.contract.ends import CALLS
 from tests.support.connections import committing
 from tests.support.jobs import (
     LEASE_SECONDS,
@@ -122,14 +123,6 @@ def pending(store, jobs):
     create(store, len(jobs))
 
 
-def renew(store, jobs):
-    return store.leases.renew([lease(job) for job in jobs])
-
-
-def cancel(store, jobs):
-    return store.chains.cancel(chains(jobs), Effects())
-
-
 def last_job_of(job):
     names = ("chain_type_name", "type_name", "queue", "priority", "deduplication_key")
     return LastJob(
@@ -146,10 +139,6 @@ def awaiting_the_first(store, jobs):
     store.jobs.create([new_job(MAIL, blockers=(jobs[0].id,)) for _ in jobs])
 
 
-def finish(store, jobs):
-    return store.attempts.finish([finished(job) for job in jobs])
-
-
 #: The comments list the statements in their order. "…" stands for the statements of the entry before.
 STATEMENTS = {
     "create": Counted(1, lambda store, jobs: store.jobs.create([new_job() for _ in jobs])),
@@ -164,44 +153,42 @@ STATEMENTS = {
     "create, with blockers": Counted(6, awaited, more_on_sqlite=1),
     # … and find jobs to fail
     "create, with blockers and policy fail": Counted(7, awaited_with_policy_fail, more_on_sqlite=1),
-    "renew": Counted(1, renew),
+    "renew": Counted(1, CALLS["renew"]),
     "renew, all lost": Counted(
         2,
         lambda store, jobs: store.leases.renew([lease(job._replace(lease_number=9, key=(job.id, 9))) for job in jobs]),
     ),
-    "check": Counted(1, lambda store, jobs: store.leases.check([job.key for job in jobs])),
-    "hand_back": Counted(1, lambda store, jobs: store.attempts.hand_back([job.key for job in jobs])),
+    "check": Counted(1, CALLS["check"]),
+    "hand_back": Counted(1, CALLS["hand_back"]),
     # write, find waiting jobs
-    "hand_back, all asked to stop": Counted(
-        2, lambda store, jobs: store.attempts.hand_back([job.key for job in jobs]), cancel
-    ),
+    "hand_back, all asked to stop": Counted(2, CALLS["hand_back"], CALLS["cancel"]),
     "lock_all": Counted(2, lambda store, jobs: store.attempts.lock_all([job.id for job in jobs]), more_on_sqlite=1),
     "log": Counted(2, lambda store, jobs: store.logs.write([entries(job, "a", progress=0.5) for job in jobs])),
-    "finish": Counted(2, finish, more_on_sqlite=-1),
+    "finish": Counted(2, CALLS["finish"], more_on_sqlite=-1),
     "finish, locked": Counted(
         1, lambda store, jobs: store.attempts.finish([finished(job) for job in jobs], is_locked=True)
     ),
     # write, find waiting jobs, lock them, close links, free
-    "finish, awaited": Counted(5, finish, awaited),
+    "finish, awaited": Counted(5, CALLS["finish"], awaited),
     # … and find jobs to fail
-    "finish, awaited with policy fail": Counted(6, finish, awaited_with_policy_fail),
-    "finish, continued": Counted(2, lambda store, jobs: store.attempts.finish([continued(job) for job in jobs])),
+    "finish, awaited with policy fail": Counted(6, CALLS["finish"], awaited_with_policy_fail),
+    "finish, continued": Counted(2, CALLS["continue"]),
     # lock the last jobs, check that they still are, write; lock and check the blockers, find their blockers; insert,
     # link, close links, free
     "finish, continued with a blocker": Counted(
         10, lambda store, jobs: store.attempts.finish([continued(job, blockers=(BLOCKER,)) for job in jobs]), blocker, 2
     ),
     # record the errors, write, find jobs that wait for ended chains
-    "reschedule": Counted(2, lambda store, jobs: store.attempts.reschedule([failed_try(job) for job in jobs])),
-    "fail": Counted(3, lambda store, jobs: store.attempts.fail([failed_try(job) for job in jobs])),
+    "reschedule": Counted(2, CALLS["reschedule"]),
+    "fail": Counted(3, CALLS["fail"]),
     # … lock the waiting jobs, close links, free, find jobs to fail, find jobs that wait for these
-    "fail, awaited with policy fail": Counted(
-        8, lambda store, jobs: store.attempts.fail([failed_try(job) for job in jobs]), awaited_with_policy_fail
-    ),
+    "fail, awaited with policy fail": Counted(8, CALLS["fail"], awaited_with_policy_fail),
     # record the errors, write, find jobs that wait for ended chains
     "reap": Counted(2, lambda store, jobs: store.leases.reap(len(jobs), Backoff(), 10)),
     "reap, for the last time": Counted(3, lambda store, jobs: store.leases.reap(len(jobs), Backoff(), 1)),
-    "reap, nothing expired": Counted(1, lambda store, jobs: store.leases.reap(len(jobs), Backoff(), 10), renew),
+    "reap, nothing expired": Counted(
+        1, lambda store, jobs: store.leases.reap(len(jobs), Backoff(), 10), CALLS["renew"]
+    ),
     "lock_last_jobs": Counted(2, lambda store, jobs: store.last_jobs.lock(chains(jobs)), more_on_sqlite=1),
     "last_jobs": Counted(1, lambda store, jobs: store.last_jobs.read(chains(jobs))),
     # a savepoint and its end; write, find waiting jobs
@@ -210,12 +197,12 @@ STATEMENTS = {
     "complete, awaited": Counted(7, complete, awaiting_the_first),
     # read the last jobs; a savepoint and its end, a lock timeout and its end; lock the jobs, check that they still are
     # the last ones; write
-    "cancel": Counted(8 if connection.vendor == "postgresql" else 6, cancel),
+    "cancel": Counted(8 if connection.vendor == "postgresql" else 6, CALLS["cancel"]),
     # read the last jobs, lock them, check that they still are, write, find jobs that wait for ended chains
-    "cancel, pending": Counted(5, cancel, with_status("pending"), 2),
+    "cancel, pending": Counted(5, CALLS["cancel"], with_status("pending"), 2),
     # … lock the waiting jobs, close links, free
     "cancel, pending and awaited": Counted(
-        8, cancel, lambda store, jobs: [awaited(store, jobs), alter(jobs, status="pending")], 2
+        8, CALLS["cancel"], lambda store, jobs: [awaited(store, jobs), alter(jobs, status="pending")], 2
     ),
     # lock, check that these are the current jobs, write, delete requests to cancel
     "retry": Counted(4, lambda store, jobs: store.chains.retry(chains(jobs), Effects()), with_status("failed"), 1),
