@@ -142,8 +142,10 @@ class Attempts(Part):
     ) -> set[AttemptKey]:
         continuations = {job.key: job.continuation for job in jobs if job.continuation}
         with nullcontext() if is_locked else self.db.transaction() as is_own:
-            if not is_locked and continuations:
-                self._lock_with_blockers(list(continuations.values()))
+            if continuations and not is_locked:
+                waiting = [job for job in continuations.values() if job.blockers]
+                if waiting:  # In the order of the ids of chains and blockers together, which avoids deadlocks.
+                    self._last_jobs.lock({chain_id for job in waiting for chain_id in (job.chain_id, *job.blockers)})
             written = self._writes.update(
                 self._complete,
                 _FINISHED,
@@ -188,12 +190,6 @@ class Attempts(Part):
             self._jobs.create_and_commit(jobs, effects)
         else:
             self._jobs.create(jobs, effects)
-
-    def _lock_with_blockers(self, continuations: Sequence[NewJob]) -> None:
-        """Lock the chains and their blockers in the order of all their ids, which avoids deadlocks."""
-        waiting = [job for job in continuations if job.blockers]
-        if waiting:
-            self._last_jobs.lock({chain_id for job in waiting for chain_id in (job.chain_id, *job.blockers)})
 
     @retried
     def _end_failed(self, tries: Sequence[FailedTry], assignments: str, effects: Effects) -> dict[AttemptKey, str]:

@@ -6,7 +6,7 @@ visible during that time. So the row is only kept from being deleted. A job that
 
 import json
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from django_jobchains.payloads.codecs import encode_json, encode_text
@@ -34,7 +34,11 @@ class Logs(Part):
             missed = self._write_lines([one for one in logs if one.lines])
             self._delete_outdated([one for one in logs if one.outdated and one.key not in missed])
             missed |= self._write_progress([one for one in logs if one.progress])
-            return self._last_attempts(missed) if missed else set()
+            if not missed:
+                return missed
+            ids = self.db.by_ids_params(id_.hex for id_, _ in missed)
+            found = self.db.fetch(self._last, [json.dumps([_key(key) for key in missed]), *ids])
+            return {(self.db.id(id_), number) for id_, number in found}
 
     def _write_lines(self, logs: Sequence[LogEntries]) -> set[AttemptKey]:
         """Return the attempts that were skipped."""
@@ -79,11 +83,6 @@ class Logs(Part):
         rows = [{**_key(one.key), "start": one.outdated.start, "stop": one.outdated.stop} for one in logs]
         if rows:
             self.db.execute(self._delete_lines, [json.dumps(rows), ids_json(one.job_id for one in logs)])
-
-    def _last_attempts(self, keys: Collection[AttemptKey]) -> set[AttemptKey]:
-        ids = self.db.by_ids_params(id_.hex for id_, _ in keys)
-        found = self.db.fetch(self._last, [json.dumps([_key(key) for key in keys]), *ids])
-        return {(self.db.id(id_), number) for id_, number in found}
 
     # Statements
 

@@ -53,7 +53,8 @@ class FailureChains(Part):
 
         ``failed`` contains ids with type names. It takes two statements, or none if no type has an ``on_failure``.
         """
-        types = {name: _failure_type(name) for name in {name for _, name in failed}}
+        config: Any = apps.get_app_config("django_jobchains")  # It holds the project's registry.
+        types: dict[str, FailureType | None] = {name: config.registry.failure_type(name) for _, name in failed}
         wanted = {job_id: target for job_id, name in failed if (target := types[name])}
         if not wanted:
             return
@@ -121,10 +122,3 @@ def _encoded(failed: FailedJob) -> str:
     except Exception as error:
         log_error(logger, error, "The payload codec failed, so on_failure of job %s gets no payload: %s", failed.job_id)
         return encode({**values, "error": NOT_STORED, "input": None, "input_problem": NOT_STORED})
-
-
-def _failure_type(type_name: str) -> FailureType | None:
-    """Return what the project's registry, which the app config holds, declares as ``on_failure`` of a job type."""
-    config: Any = apps.get_app_config("django_jobchains")
-    found: FailureType | None = config.registry.failure_type(type_name)
-    return found

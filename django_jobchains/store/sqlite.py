@@ -229,7 +229,11 @@ class SQLiteJobs(Jobs):
         One step skips everything up to the next served type or queue. Paused queues are read here, so that no job is
         claimed after the pause of its queue was committed.
         """
-        job, next_queue = self.tables.job, _next_served_queue(self.tables.job)
+        job = self.tables.job
+        next_queue = (
+            f"CASE WHEN scope.is_every_queue THEN {_first(job, 'n.queue > c.queue')} "
+            f"ELSE {_first(job, 'n.queue >= (SELECT min(name) FROM queues WHERE name > c.queue)')} END"
+        )
         paused = f"SELECT name FROM {self.tables.queue} WHERE paused_at IS NOT NULL"
         of_queue = "n.queue = c.queue AND n.type_name"
         served_type = _first(job, f"{of_queue} >= (SELECT min(type_name) FROM types WHERE type_name > c.type_name)")
@@ -268,11 +272,6 @@ def _id(text: str) -> UUID:
 class SQLiteStore(Store):
     database_class = SQLiteDatabase
     jobs_class = SQLiteJobs
-
-
-def _next_served_queue(job: str) -> str:
-    next_listed = "n.queue >= (SELECT min(name) FROM queues WHERE name > c.queue)"
-    return f"CASE WHEN scope.is_every_queue THEN {_first(job, 'n.queue > c.queue')} ELSE {_first(job, next_listed)} END"
 
 
 def _next_priority(job: str) -> str:

@@ -150,7 +150,8 @@ class Direct:
             oldest = next(iter(self._names))
             libpq.execute(raw, f"DEALLOCATE {self._names.pop(oldest).decode()}")
         self._prepared += 1
-        text = _numbered(sql).encode()
+        first, *parts = sql.split("%s")
+        text = (first + "".join(f"${number}{part}" for number, part in enumerate(parts, 1))).encode()
         # With a hash, so that a session which a pooler passes on never runs another client's statement instead.
         name = b"jobchains_%d_%s" % (self._prepared, blake2b(text, digest_size=8).hexdigest().encode())
         raw.pgconn.send_prepare(name, text)
@@ -197,11 +198,6 @@ def is_watched(connection: BaseDatabaseWrapper) -> bool:
 
 def _is_utf8(raw: "psycopg.Connection[Any]") -> bool:
     return raw.pgconn.parameter_status(b"client_encoding") == b"UTF8"
-
-
-def _numbered(sql: str) -> str:
-    first, *parts = sql.split("%s")
-    return first + "".join(f"${number}{part}" for number, part in enumerate(parts, 1))
 
 
 def _text(param: Any) -> Any:
