@@ -1,6 +1,7 @@
 """Many rows, written with SQL, so that statements are planned for tables of a realistic size."""
 
 from contextlib import contextmanager
+from random import getrandbits
 
 from django.db import connection
 
@@ -53,7 +54,14 @@ def add(cursor, count, type_name, status, priority, due, *, types=1, queues=1):
         f"SELECT d.id, d.id, 0, {numbered_type}, {numbered_type}, {queue}, %(priority)s, %(status)s, "
         f"{due_at}, 1, 1, 0, '{{}}', {now}, 'other', CASE WHEN %(status)s = 'running' THEN {in_an_hour} END, {now}, "
         f"'key ' || n, CASE WHEN %(status)s = 'completed' THEN {output} END FROM ({made}) AS d",
-        {"type": type_name, "status": status, "priority": priority, "due": due, "count": count},
+        {
+            "type": type_name,
+            "status": status,
+            "priority": priority,
+            "due": due,
+            "count": count,
+            "seed": getrandbits(63),
+        },
     )
 
 
@@ -73,8 +81,9 @@ _EXPRESSIONS = {
         f"strftime({_FORMAT}, 'now', '1 hour')",
         "'1'",
         (
-            "WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < %(count)s)"
-            ", ids AS MATERIALIZED (SELECT n, lower(hex(randomblob(16))) AS id FROM numbers) SELECT n, id FROM ids"
+            # Not randomblob(), which old versions of SQLite evaluate again for each use of the id.
+            "WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < %(count)s) "
+            "SELECT n, printf('%%016x%%016x', %(seed)s, n) AS id FROM numbers"
         ),
     ),
 }
