@@ -135,7 +135,8 @@ class RecordWorkers:
             logger.warning("The database does not answer. Records are reset when their heartbeats are missing.")
         for kind, key in held:
             self._context.record_leases[kind.name].release([key])
-        return len(rest)
+        # A record that a last query has found, while its pool runs nothing, was not an attempt.
+        return sum(not self.lanes[kind.name].pool.is_idle for kind, _ in rest)
 
     def close(self) -> None:
         """End the waits of the threads, and of attempts that wait for the write of their ends."""
