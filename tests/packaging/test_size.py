@@ -21,31 +21,31 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 #: makes one smaller lowers its budget.
 BUDGETS = {
     "worker": 5430,
-    "store": 4290,
+    "store": 4300,
     "admin": 3550,
     "cli": 1750,
-    "telemetry": 1690,
-    "children": 1710,
+    "telemetry": 1700,
+    "children": 1720,
     "attempts": 1460,
     "notifications": 1790,
     "declare": 1150,
     "testing": 960,
     "records": 900,
     "chains": 670,
-    "models": 670,
-    "handlers": 555,
+    "models": 660,
+    "handlers": 560,
     "monitoring": 540,
-    "db": 590,
+    "db": 580,
     "text": 500,
     "migrations": 490,
     "payloads": 590,
-    "management": 390,
-    "middleware": 335,
+    "management": 400,
+    "middleware": 340,
     "exceptions": 230,
     "conf": 160,
     "values": 120,
     "isolation": 110,
-    "contrib": 80,
+    "contrib": 90,
     "context": 70,
     "statuses": 60,
     "queues": 50,
@@ -56,12 +56,12 @@ BUDGETS = {
     "apps": 30,
     "pytest_plugin": 20,
 }
-MAX_CODE = 31_500
-MAX_LINES = 44_700
-MAX_FILES = 270
+MAX_CODE = 31_000
+MAX_LINES = 44_100
+MAX_FILES = 230
 MAX_LINES_OF_A_FILE = 700
 #: The number of private functions of up to three lines that only one function calls.
-MAX_SHORT_FUNCTIONS = 140
+MAX_SHORT_FUNCTIONS = 57
 IGNORED_TOKENS = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 
