@@ -215,8 +215,7 @@ def test_limit_of_a_running_worker_is_raised_lowered_paused_and_removed(enqueue,
     held.until(slow=3)  # running jobs are not stopped
     queues.set_limit("slow", None)
     held.until(slow=5)
-    queues.set_limit("slow", 1)
-    until(lambda: worker.components.context.queues.has_limits)
+    queues.set_limit("slow", 1)  # noticed when a slot is free
     held.max_running.clear()
     gate.set()
     until(lambda: completed(queue="slow") == 10)
