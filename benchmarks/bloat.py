@@ -17,12 +17,13 @@ from django.db import connections
 from benchmarks.cells import Cell, Figures, Target
 from benchmarks.database import empty, new_jobs
 from benchmarks.own_server import own_server
+from django_jobchains.chains.pruning import Rule
 from django_jobchains.models import FailedAttempt, Job, JobBlocker
 from django_jobchains.store import Store, get_store
 from django_jobchains.store.rows import FinishedJob
 from django_jobchains.telemetry import Event, add_sink, remove_sink
 from django_jobchains.telemetry.events import ChainsPruned
-from django_jobchains.worker.caretakers import Pruner, Rule
+from django_jobchains.worker.caretakers import Pruner
 
 TYPE = "bench.value"
 BATCH = 50

@@ -23,12 +23,12 @@ from django_jobchains.exceptions import InvalidCursor
 from django_jobchains.statuses import FINAL, Status
 
 MAX_PAGE_SIZE = 1_000
-#: The number of types up to which a page is combined from one page for each.
-MAX_NAMES_OF_PARTS = 20
+#: A page of rows with up to this number of types is combined from one page for each type.
+MAX_COMBINED_NAMES = 20
 #: How far the clock of a host that creates ids may differ from the database's in ``created_between``.
 MAX_CLOCK_DIFFERENCE = timedelta(minutes=10)
 
-#: The statuses whose rows have an index in common: docs/decisions/0081-indexes-of-lists.md.
+#: Groups of statuses. The rows of a group are found by the same index: docs/decisions/0081-indexes-of-lists.md.
 _STATES = (FINAL, (Status.BLOCKED,), (Status.PENDING,), (Status.RUNNING,))
 
 Orders = tuple[tuple[str, ...], ...]
@@ -120,8 +120,8 @@ class PagedQuerySet(JobTablesQuerySet[ModelT]):
     """A QuerySet with keyset pages. ``page_orders``: the possible orders, each by the columns of one index."""
 
     page_orders: Orders
-    #: The possible statuses, and a column with its possible values: a type, a chain type or a queue. A page is combined
-    #: from one page for each status, or each state, and each value. Each is found by an index.
+    #: The statuses of the rows, and a column (a type, a chain type or the queue) with its values. A page is combined
+    #: from pages of one status, or of one of ``_STATES``, and one value, which are each found by an index.
     _statuses: tuple[str, ...] | None = None
     _named: tuple[str, tuple[str, ...]] | None = None
 
@@ -173,7 +173,7 @@ class PagedQuerySet(JobTablesQuerySet[ModelT]):
         return _encoded(order, _key(row, order))
 
     def _rows_after(self, order: tuple[str, ...], after: str | None, limit: int) -> Self:
-        rows = self._in_one_state()
+        rows = self._without_any_state()
         rest = rows if after is None else rows._filter_first(_beyond(order, _decoded(after, order)))
         pages = [part.order_by(*order)[:limit].values("pk") for part in rest._parts()]
         if len(pages) > 1:
@@ -203,10 +203,10 @@ class PagedQuerySet(JobTablesQuerySet[ModelT]):
         else:
             return []
         column, values = self._named or ("", ())
-        names = [{column: value} for value in values] if 0 < len(values) <= MAX_NAMES_OF_PARTS else [{}]
+        names = [{column: value} for value in values] if 0 < len(values) <= MAX_COMBINED_NAMES else [{}]
         return [self.filter(status__in=state, **name) for state in states for name in names]
 
-    def _in_one_state(self) -> Self:
+    def _without_any_state(self) -> Self:
         """Remove ``AnyState``, for which PostgreSQL might read all rows with a name to sort them."""
         rows = self.all()
         conditions = rows.query.where

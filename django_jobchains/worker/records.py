@@ -135,7 +135,7 @@ class RecordWorkers:
             logger.warning("The database does not answer. Records are reset when their heartbeats are missing.")
         for kind, key in held:
             self._context.record_leases[kind.name].release([key])
-        # A record that a last query has found, while its pool runs nothing, was not an attempt.
+        # The claim loop may have dequeued a record while it was being closed. No attempt at it was started.
         return sum(not self.lanes[kind.name].pool.is_idle for kind, _ in rest)
 
     def close(self) -> None:

@@ -39,13 +39,6 @@ def processors(registry):
     return part
 
 
-@pytest.fixture
-def gate():
-    gate = threading.Event()
-    yield gate
-    gate.set()
-
-
 def completed():
     return Job.objects.with_status("completed").count()
 

@@ -39,13 +39,6 @@ def processors(registry):
     return part
 
 
-@pytest.fixture
-def gate():
-    gate = threading.Event()
-    yield gate
-    gate.set()
-
-
 def lock(job_ids):
     return holding(lambda store: store.attempts.lock_all(job_ids))
 

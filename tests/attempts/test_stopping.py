@@ -42,14 +42,6 @@ def started():
 
 
 @pytest.fixture
-def gate():
-    """An event that handlers wait for. It is set at the end of the test at the latest."""
-    gate = threading.Event()
-    yield gate
-    gate.set()
-
-
-@pytest.fixture
 def run(scenario, start_worker, started):
     """Return a function that starts a worker with a handler, and returns the worker when the handler has started."""
 

@@ -58,9 +58,9 @@ STEPS = {
     "slot": ["attempt.run store.attempts.lock store.attempts.finish", "outcome_writer.put", "wake.set"],
     "outcome-writer": [
         "store.attempts.finish store.attempts.reschedule store.attempts.fail",
-        "leases.release wake.set counter.ended worker.job_ends.publish",
+        "leases.release wake.set counter.ended worker.end_writer.publish",
     ],
-    "maintenance": ["store.leases.reap store.blockers.sweep leases.held wakeups.publish"],
+    "maintenance": ["store.leases.reap store.blockers.sweep leases.held notifications.wakeups.publish"],
     "lease-renewal": ["leases.renew_due store.leases.renew leases.check store.leases.check"],
     "stuck-attempts": ["leases.abort_overdue"],
     "listener": ["wake_order.on_hint listening"],

@@ -279,6 +279,16 @@ def test_exists_reads_little(model, status):
     assert reading_of(lambda: model.objects.incomplete().exists()).steps < MAX_THOUSAND_STEPS
 
 
+#: The blocked, pending and running jobs, and a few more.
+MAX_NOT_ENDED = 25_000
+
+
+@MODELS
+@pytest.mark.parametrize("name", ["of a rare type", "of a rare chain type", "in a rare queue", "of an unknown type"])
+def test_count_of_a_name_reads_its_rows_and_at_most_those_that_have_not_ended(model, name):
+    assert_reads_little(LISTS[name][0](model.objects).count, most_rows=MAX_NOT_ENDED)
+
+
 #: For thousands of old jobs, and a day of others whose ids a clock ahead of the database could have created.
 MAX_OF_A_PRUNE = 15_000
 PRUNES = {

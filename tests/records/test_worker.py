@@ -12,6 +12,8 @@ from django.utils import timezone
 from django_jobchains import queues, records
 from django_jobchains.models import AttemptCount, Job
 from django_jobchains.telemetry.events import AttemptEnded, RecordReset
+from django_jobchains.worker.claim_loop import ClaimLoop
+from django_jobchains.worker.records import RecordSource, RecordWorkers
 from django_jobchains.worker.slots import Backlog, Slots
 from tests.records.conftest import Waiting
 from tests.records.models import Upload
@@ -48,6 +50,40 @@ def test_the_handler_of_a_record_that_is_taken_away_is_aborted(handling, interfe
         until(lambda: in_state(state))
         upload = Upload.objects.get()
         assert (upload.num_failures, upload.num_resets) == (0, 0)
+
+
+def test_a_record_that_is_dequeued_while_the_worker_stops_is_handed_back_and_is_no_attempt(
+    register, start_worker, monkeypatch
+):
+    register()
+    is_dequeuing, is_closed, is_stopped = threading.Event(), threading.Event(), threading.Event()
+    dequeue, close, hand_back = RecordSource.dequeue, ClaimLoop.close, RecordWorkers.hand_back
+
+    def late_dequeue(source, *args, **options):
+        is_dequeuing.set()
+        is_closed.wait(20)
+        return dequeue(source, *args, **options)
+
+    def close_first(claim_loop):
+        close(claim_loop)
+        is_closed.set()
+        until(lambda: len(worker.components.context.record_leases["records.upload"]))
+
+    def late_hand_back(workers, attempts):
+        if attempts and "claim-loop" in threading.current_thread().name:
+            is_stopped.wait(20)
+        return hand_back(workers, attempts)
+
+    monkeypatch.setattr(RecordSource, "dequeue", late_dequeue)
+    monkeypatch.setattr(ClaimLoop, "close", close_first)
+    monkeypatch.setattr(RecordWorkers, "hand_back", late_hand_back)
+    Upload.objects.create()
+    worker = start_worker()
+    assert is_dequeuing.wait(20)
+    assert worker.stop(timeout=0) == 0
+    is_stopped.set()
+    upload = Upload.objects.get()
+    assert (upload.state, upload.num_failures, upload.num_resets) == ("queued", 0, 0)
 
 
 @pytest.mark.postgresql

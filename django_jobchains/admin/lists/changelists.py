@@ -38,12 +38,28 @@ from django_jobchains.statuses import OPEN, Status
 from django_jobchains.store import get_store
 from django_jobchains.text.humanize import age, number, span
 
+AFTER_VAR = "after"
+#: The number of types and of queues that are read from the database for the filters.
+MAX_NAMES = 1_000
+#: The number of rows that are checked where some are hidden: for the filters by type and queue, and for autocompletion.
+MAX_CHECKED_ROWS = 500
+#: How many times rows are read to fill a page of which ``has_view_permission`` hides some.
+MAX_PAGE_READS = 20
+#: The number of rows up to which they are counted.
+COUNT_LIMIT = 10_000
+#: The time limit of the count.
+COUNT_SECONDS = 0.05
 #: The number of characters that are read of an error to show its first line.
 ERROR_LENGTH = 500
 
+Rows = PagedQuerySet[Any]
+
 
 class Columns:
-    """The base class of the columns of both lists."""
+    """The base class of the columns of both lists, for the user of a request.
+
+    ``ListAdmin.mark`` sets ``is_job_hidden`` on the chains and ``is_chain_hidden`` on the jobs of a page.
+    """
 
     #: The methods that are columns, in their order.
     names: ClassVar[tuple[str, ...]]
@@ -170,21 +186,6 @@ class JobColumns(Columns):
 def _is_job_hidden(chain: Chain) -> bool:
     """Return whether the current job of a visible chain is hidden from the user."""
     return getattr(chain, "is_job_hidden", False)
-
-
-AFTER_VAR = "after"
-#: The number of types and of queues that are read from the database for the filters.
-MAX_NAMES = 1_000
-#: The number of rows that are checked where some are hidden: for the filters by type and queue, and for autocompletion.
-MAX_CHECKED_ROWS = 500
-#: How many times rows are read to fill a page of which ``has_view_permission`` hides some.
-MAX_PAGE_READS = 20
-#: The number of rows up to which they are counted.
-COUNT_LIMIT = 10_000
-#: The time limit of the count.
-COUNT_SECONDS = 0.05
-
-Rows = PagedQuerySet[Any]
 
 
 class KeysetChangeList(ChangeList):
