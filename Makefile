@@ -4,7 +4,9 @@
 # make quick    the plain tests on SQLite, without those of the admin and of child processes; make sqlite, make postgresql: all tests on that database
 # make mutations    breaks the guards in tests/mutations one by one, and checks that the tests notice; a part of test-all
 # make bench   measurements: figures and a page of them go to .cache/bench.json and .cache/bench.md
-# make bench-page    writes docs/explanation/benchmarks.md again, from the figures of the last make bench
+# make bench-table    the same for the rows of the page's first table only, with some peers: 20 minutes instead of hours
+# make bench-page    writes docs/explanation/benchmarks.md again, from the figures of the last make bench, or those in
+#                    FIGURES: make bench-page FIGURES=".cache/bench.json .cache/more.json"
 # make bench-peers    installs the other systems that make bench then measures beside ours
 # Another Python: make PYTHON=python3.13 test
 
@@ -20,7 +22,7 @@ NOX = $(VENV)/bin/python -m nox
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := test
-.PHONY: test test-all $(SESSIONS) demo bench bench-page bench-peers format clean
+.PHONY: test test-all $(SESSIONS) demo bench bench-table bench-page bench-peers format clean
 
 # Two sessions at a time, and in each a process of tests for each core: tests wait about as much as they compute.
 test: $(VENV)/.ready
@@ -36,12 +38,20 @@ $(SESSIONS): $(VENV)/.ready
 demo: $(DEMO)/.ready
 	@$(DEMO)/bin/python example_project/manage.py demo
 
+# A new server of the newest version: python -m benchmarks without --own-server measures that of BENCH_DATABASE_URL.
+BENCHMARKS = mkdir -p .cache && PATH="$(CURDIR)/$(BENCH)/bin:$$PATH" python -m benchmarks --own-server \
+	--json .cache/bench.json --page .cache/bench.md
+
 bench: $(BENCH)/.ready
-	@mkdir -p .cache
-	@PATH="$(CURDIR)/$(BENCH)/bin:$$PATH" python -m benchmarks --peers --json .cache/bench.json --page .cache/bench.md
+	@$(BENCHMARKS) --peers
+
+bench-table: $(BENCH)/.ready
+	@$(BENCHMARKS) --table --peers graphile-worker pg-boss pgqueuer "celery prefork"
+
+FIGURES ?= .cache/bench.json
 
 bench-page: $(BENCH)/.ready
-	@$(BENCH)/bin/python -m benchmarks --from .cache/bench.json --page docs/explanation/benchmarks.md
+	@$(BENCH)/bin/python -m benchmarks --from $(FIGURES) --page docs/explanation/benchmarks.md
 
 bench-peers: $(BENCH)/.ready
 	@$(BENCH)/bin/python -m benchmarks.peers.install

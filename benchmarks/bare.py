@@ -18,6 +18,7 @@ from benchmarks.cells import Figures
 from benchmarks.database import connect
 from benchmarks.project import marks
 from benchmarks.project.jobs import STEPS
+from benchmarks.server_cost import server_cost
 from benchmarks.statements import (
     DEQUEUE_RECORD,
     EFFECT,
@@ -33,21 +34,24 @@ from django_jobchains.store import get_store
 from django_jobchains.store.rows import FinishedJob
 
 BATCH = 50
+#: The largest batch of our worker's claims and ends.
+LARGE = 200
 #: About the number of jobs that our worker claims at once while handlers take milliseconds.
 AHEAD = 100
 
 
-def timed(jobs: int, unit: str, run: Callable[[], object]) -> Figures:
-    """Return the rate and the CPU time of this process for ``run``."""
-    started, cpu = time.perf_counter(), time.process_time()
-    run()
-    seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu
-    return {f"{unit}s/s": jobs / seconds, f"CPU µs/{unit}": cpu_seconds / jobs * 1e6}
+def timed(jobs: int, unit: str, run: Callable[[], object], using: str = "default") -> Figures:
+    """Return the rate, the CPU time of this process and what the server spends, for ``run``."""
+    with server_cost(jobs, unit, using) as spent:
+        started, cpu = time.perf_counter(), time.process_time()
+        run()
+        seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu
+    return {f"{unit}s/s": jobs / seconds, f"CPU µs/{unit}": cpu_seconds / jobs * 1e6, **spent}
 
 
-def drain_in_batches(type_name: str, threads: int) -> None:
-    """Claim 50 and finish 50, in one loop."""
-    claim = Claim(type_name, BATCH)
+def drain_in_batches(type_name: str, threads: int, batch: int = BATCH) -> None:
+    """Claim a batch and finish it, in one loop."""
+    claim = Claim(type_name, batch)
     with connect() as bare:
         marks.started()
         while rows := claim(bare):
@@ -78,6 +82,11 @@ def drain_with_effects(type_name: str, threads: int, write: Callable[[Any, UUID]
         while job_id := take(bare):
             write(bare, job_id)
 
+    _in_threads(threads, work)
+
+
+def _in_threads(threads: int, work: Callable[[Any], None]) -> None:
+    """Run ``work`` in several threads, each with its own connection."""
     with ExitStack() as stack:
         workers = [threading.Thread(target=work, args=[stack.enter_context(connect())]) for _ in range(threads)]
         marks.started()
@@ -113,13 +122,7 @@ def drain_records(type_name: str, threads: int) -> None:
         while row := bare.execute(DEQUEUE_RECORD).fetchone():
             bare.execute(FINISH_RECORD, row).fetchone()
 
-    with ExitStack() as stack:
-        workers = [threading.Thread(target=work, args=[stack.enter_context(connect())]) for _ in range(threads)]
-        marks.started()
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
+    _in_threads(threads, work)
 
 
 def drain_chains(type_name: str, threads: int) -> None:
@@ -167,8 +170,9 @@ def drain_sqlite_with_effects(type_name: str, threads: int) -> None:
 #: The drains by the name that ``run_bare_drain`` takes.
 DRAINS: dict[str, Callable[[str, int], None]] = {
     "batches": drain_in_batches,
-    "store-50": partial(drain_with_store, batch=50),
-    "store-200": partial(drain_with_store, batch=200),
+    f"batches-{LARGE}": partial(drain_in_batches, batch=LARGE),
+    f"store-{BATCH}": partial(drain_with_store, batch=BATCH),
+    f"store-{LARGE}": partial(drain_with_store, batch=LARGE),
     "records": drain_records,
     "effects": partial(drain_with_effects, write=_write),
     "pipelined-effects": partial(drain_with_effects, write=_write_pipelined),

@@ -15,8 +15,7 @@ from statistics import median
 from django.db import connections
 
 from benchmarks.cells import Cell, Figures, Target
-from benchmarks.database import empty, new_jobs
-from benchmarks.own_server import own_server
+from benchmarks.database import empty, new_jobs, own_database
 from django_jobchains.chains.pruning import Rule
 from django_jobchains.models import FailedAttempt, Job, JobBlocker
 from django_jobchains.store import Store, get_store
@@ -61,7 +60,7 @@ def cells(*, is_quick: bool) -> Iterator[Cell]:
 
 
 def _run(jobs: int, server: str, *, is_set: bool, prunes: bool) -> Figures:
-    with own_server(server) as alias:
+    with own_database(server) as alias:
         if not is_set:
             _reset(alias)
         store = get_store(alias)

@@ -17,6 +17,10 @@ Role = Literal["ours", "floor", "peer", "way"]
 NOT_RUN = "NOT RUN"
 
 
+class NoServer(Exception):
+    """There is no PostgreSQL server, or its figures would be meaningless."""
+
+
 class NotRun(Exception):
     """A server or a driver is missing. The contestant is skipped, and the reason is reported."""
 
@@ -52,6 +56,22 @@ def is_rate(metric: str) -> bool:
 
 
 @dataclass(frozen=True)
+class Row:
+    """The row of a cell in the first table of the page.
+
+    - ``title``: the work, in a few words.
+    - ``metric``: the figure that is compared.
+    - ``processes``: the number of client processes, whose CPU time the figures add up.
+    - ``idle_limit``: what the work waits for while no CPU is busy.
+    """
+
+    title: str
+    metric: str = "jobs/s"
+    processes: int = 1
+    idle_limit: str = "commits"
+
+
+@dataclass(frozen=True)
 class Cell:
     """One benchmark and its contestants.
 
@@ -62,6 +82,7 @@ class Cell:
     - ``is_extra``: measured only with ``--full``, or when it is named.
     - ``max_rounds`` limits the rounds of a cell that takes long.
     - ``within``: a context around all runs, for servers.
+    - ``row``: its row in the first table of the page, if it has one.
     """
 
     name: str
@@ -74,6 +95,7 @@ class Cell:
     is_extra: bool = False
     max_rounds: int | None = None
     within: Callable[[], AbstractContextManager[object]] = nullcontext
+    row: Row | None = None
 
     @property
     def all(self) -> dict[str, Run]:

@@ -4,12 +4,15 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 from django.core.management import call_command
 from django.db import connections
 from psycopg.conninfo import make_conninfo
 
+from benchmarks.cells import NoServer
+from benchmarks.own_server import own_server
 from benchmarks.project.models import Effect
 from benchmarks.project.settings import NAME, SERVER
 from django_jobchains.db.ids import new_id
@@ -18,6 +21,8 @@ from django_jobchains.store import get_store
 from django_jobchains.store.rows import FinishedJob, NewJob
 
 OTHER_TYPES = 50
+#: The alias of a database on a server of one cell.
+OWN = "own"
 
 #: Server settings that determine the cost of a commit and of planning.
 SETTINGS = (
@@ -36,10 +41,6 @@ ID = (
     "(lpad(to_hex((extract(epoch FROM clock_timestamp()) * 1000)::bigint), 12, '0') || '7' "
     "|| substr(md5(random()::text), 1, 3) || '8' || substr(md5(random()::text), 1, 15))::uuid"
 )
-
-
-class NoServer(Exception):
-    """There is no PostgreSQL server, or its figures would be meaningless."""
 
 
 @contextmanager
@@ -63,6 +64,21 @@ def postgresql(*, allow_unsafe: bool) -> Iterator[dict[str, str]]:
             server.execute(f"DROP DATABASE IF EXISTS {NAME} WITH (FORCE)")
 
 
+@contextmanager
+def own_database(options: str = "") -> Iterator[str]:
+    """Yield the alias of a new database with the tables, on a new server. Both are removed at the end."""
+    with own_server(options) as url:
+        parts = urlsplit(url)
+        own = {"NAME": parts.path[1:], "USER": parts.username, "PASSWORD": "", "HOST": parts.hostname}
+        connections.databases[OWN] = {**connections.databases["default"], **own, "PORT": str(parts.port)}
+        try:
+            migrate(OWN)
+            yield OWN
+        finally:
+            connections[OWN].close()
+            del connections[OWN], connections.databases[OWN]
+
+
 def connected() -> "psycopg.Connection[Any]":
     """Connect to the server's maintenance database. Raises ``NoServer``."""
     try:
@@ -70,7 +86,8 @@ def connected() -> "psycopg.Connection[Any]":
     except psycopg.OperationalError as error:
         raise NoServer(
             f"No PostgreSQL to measure: {error}\nSet BENCH_DATABASE_URL=postgresql://user:password@host:port/postgres, "
-            f"with a user who may create the database {NAME!r}, or skip PostgreSQL with --only sqlite."
+            f"with a user who may create the database {NAME!r}, start a server with --own-server, or skip PostgreSQL "
+            "with --only 'sqlite*'."
         ) from error
 
 
@@ -108,17 +125,19 @@ def new_jobs(type_name: str, count: int) -> list[NewJob]:
 
 
 def fill(type_name: str, count: int, using: str = "default") -> None:
-    """Make these jobs the only pending ones, then vacuum the tables and flush the write-ahead log."""
+    """Make these jobs the only pending ones, on vacuumed tables."""
     empty(using)
+    checkpoint(using)
     get_store(using).jobs.create(new_jobs(type_name, count))
-    settle(using)
+    vacuum(using)
 
 
 def add(type_name: str, count: int) -> None:
     """Add jobs like ``fill``, but keep the table's other jobs."""
     Job.objects.filter(type_name=type_name).delete()
+    checkpoint()
     get_store().jobs.create(new_jobs(type_name, count))
-    settle()
+    vacuum()
 
 
 def add_backlog(finished: int, pending: int) -> None:
@@ -172,12 +191,26 @@ def empty(using: str = "default") -> None:
 
 
 def settle(using: str = "default") -> None:
+    vacuum(using)
+    checkpoint(using)
+
+
+def vacuum(using: str = "default") -> None:
+    """Vacuum the tables of PostgreSQL, and move SQLite's write-ahead log into its file."""
+    is_server = connections[using].vendor == "postgresql"
     with connections[using].cursor() as cursor:
-        if connections[using].vendor == "postgresql":
-            cursor.execute("VACUUM ANALYZE")
+        cursor.execute("VACUUM ANALYZE" if is_server else "PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def checkpoint(using: str = "default") -> None:
+    """Write everything to PostgreSQL's files, so that the server does not begin to do so during a measurement.
+
+    A drain's jobs are created afterwards: the first change of a page after a checkpoint writes the whole page to the
+    log, and that would otherwise be measured.
+    """
+    if connections[using].vendor == "postgresql":
+        with connections[using].cursor() as cursor:
             cursor.execute("CHECKPOINT")
-        else:
-            cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def completed(type_name: str, using: str = "default") -> int:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from benchmarks import pgbench
-from benchmarks.cells import Cell, Figures, Run, Target
+from benchmarks.bare import BATCH, LARGE
+from benchmarks.cells import Cell, Figures, Row, Run, Target
 from benchmarks.database import add, add_backlog, fill
 from benchmarks.project.jobs import STEPS
 from benchmarks.workers import SLOTS, bare_drain, drain
@@ -35,6 +36,8 @@ class Kind:
     unit: str = "job"
     targets: tuple[Target, ...] = ()
     targets_of_two: tuple[Target, ...] = ()
+    row: str = ""
+    row_of_two: str = ""
     pgbench: Callable[[str, int], Figures] | None = None
 
     @property
@@ -44,13 +47,14 @@ class Kind:
 
 def cells(*, is_quick: bool) -> Iterator[Cell]:
     for kind in _kinds(is_quick):
-        yield _cell(kind, "", SLOTS, 1, kind.targets)
+        yield _cell(kind, "", SLOTS, 1, kind.targets, row=kind.row)
         if kind.name == "drain":
             yield _backlog(kind, is_quick)
+            yield _claim_and_finish(kind)
         if kind.name != "effect-create":
             yield _cell(kind, "-1-slot", 1, 1)
             yield _cell(kind, "-50-slots", 50, 1)
-            yield _cell(kind, "-2-processes", SLOTS, 2, kind.targets_of_two)
+            yield _cell(kind, "-2-processes", SLOTS, 2, kind.targets_of_two, row=kind.row_of_two)
             yield _cell(kind, "-2-processes-1-slot", 1, 2, is_extra=True)
             # Two processes with 50 writing threads need more connections than a server allows by default.
             if kind.floor != "effects":
@@ -65,14 +69,18 @@ def _kinds(is_quick: bool) -> Iterator[Kind]:
         2_000 if is_quick else 20_000,
         "batches",
         targets=(
-            Target("jobs/s", at_least=6_000),
+            Target("jobs/s", at_least=20_000),
+            Target("CPU µs/job", at_most=40),
+            Target("server CPU µs/job", at_most=35),
             Target("jobs/s", at_least=0.75, of_floor=LOOP),
             Target("jobs/s", at_least=10, of_floor="procrastinate"),
             Target("jobs/s", at_least=20, of_floor="django-tasks-db"),
             Target("jobs/s", at_least=2, of_floor="pgqueuer"),
             Target("jobs/s", at_least=0.5, of_floor="graphile-worker, local queue"),
         ),
-        targets_of_two=(Target("jobs/s", at_least=8_000),),
+        targets_of_two=(Target("jobs/s", at_least=25_000),),
+        row="drain: handlers that return a value",
+        row_of_two="the same, two processes",
         pgbench=pgbench.drain_in_batches,
     )
     yield Kind(
@@ -84,21 +92,31 @@ def _kinds(is_quick: bool) -> Iterator[Kind]:
         STEPS,
         "step",
         targets=(Target("steps/s", at_least=3_000),),
+        row=f"chains of {STEPS} steps, as throughput",
     )
     jobs = 1_000 if is_quick else 4_000
-    enough = (Target("jobs/s", at_least=0.65, of_floor=THREADS),)
-    for name, what in (
-        ("insert", "jobs that write one row with a cursor in complete()"),
-        ("create", "jobs that write one row with the ORM in complete()"),
-        ("atomic", "atomic jobs that write one row with a cursor"),
+    enough = (Target("jobs/s", at_least=0.8, of_floor=THREADS),)
+    for name, what, row in (
+        ("insert", "jobs that write one row with a cursor in complete()", "one row in complete()"),
+        ("create", "jobs that write one row with the ORM in complete()", ""),
+        ("atomic", "atomic jobs that write one row with a cursor", "one row in an atomic handler"),
     ):
         through_pgbench = None if name == "create" else pgbench.drain_with_effects
         targets = () if name == "create" else enough
-        yield Kind(f"effect-{name}", f"bench.{name}", what, jobs, "effects", targets=targets, pgbench=through_pgbench)
+        yield Kind(
+            f"effect-{name}", f"bench.{name}", what, jobs, "effects", targets=targets, row=row, pgbench=through_pgbench
+        )
 
 
 def _cell(
-    kind: Kind, suffix: str, slots: int, processes: int, targets: tuple[Target, ...] = (), *, is_extra: bool = False
+    kind: Kind,
+    suffix: str,
+    slots: int,
+    processes: int,
+    targets: tuple[Target, ...] = (),
+    *,
+    row: str = "",
+    is_extra: bool = False,
 ) -> Cell:
     how = f"{_count(processes, 'worker process', 'worker processes')}, {_count(slots, 'slot', 'slots')}"
     runs = _runs(kind, slots, processes)
@@ -109,6 +127,7 @@ def _cell(
         {name: after(prepare, run) for name, run in runs.items()},
         targets,
         is_extra=is_extra,
+        row=Row(row, f"{kind.unit}s/s", processes=processes) if row else None,
     )
 
 
@@ -137,7 +156,7 @@ def _other_floors(kind: Kind, has_threads: bool) -> Iterator[tuple[str, Run]]:
         floor = f"pipelined-{kind.floor}"
         yield f"{THREADS}, pipelined", partial(bare_drain, floor, kind.type_name, kind.total, threads=SLOTS)
     elif kind.floor == "batches":
-        for batch in (50, 200):
+        for batch in (BATCH, LARGE):
             floor = f"store loop, batches of {batch}"
             yield floor, partial(bare_drain, f"store-{batch}", kind.type_name, kind.total)
     if kind.pgbench and pgbench.is_here():
@@ -152,6 +171,21 @@ def _backlog(kind: Kind, is_quick: bool) -> Cell:
         f"the same with {finished:,} finished jobs and {pending:,} pending jobs of 50 other types",
         {name: after(prepare, run) for name, run in _runs(kind, SLOTS, 1).items()},
         prepare=partial(add_backlog, finished, pending),
+        row=Row(f"drain beside {finished:,} finished and {pending:,} pending jobs of other types"),
+    )
+
+
+def _claim_and_finish(kind: Kind) -> Cell:
+    """What the database spends on a job: the store and the floor do nothing else, and in the same batches."""
+    prepare = partial(fill, kind.type_name, kind.chains)
+    loops = {"ours": f"store-{LARGE}", f"{LOOP}, batches of {LARGE}": f"batches-{LARGE}"}
+    server = "server CPU µs/job"
+    return Cell(
+        "claim-and-finish",
+        f"{kind.chains:,} jobs, claimed and finished {LARGE} at a time with the store, in one loop without handlers",
+        {name: after(prepare, partial(bare_drain, loop, kind.type_name, kind.chains)) for name, loop in loops.items()},
+        (Target(server, at_most=25), Target("WAL bytes/job", at_most=1_300)),
+        row=Row(f"claim and finish in batches of {LARGE}, µs of the server's CPU", server),
     )
 
 

@@ -7,7 +7,7 @@ from uuid import UUID
 from django.db import connection
 
 from benchmarks.bare import timed
-from benchmarks.cells import Cell, Figures, Target
+from benchmarks.cells import Cell, Figures, Row, Target
 from benchmarks.database import connect, empty, settle
 from benchmarks.project.jobs import value
 from benchmarks.statements import COLUMNS, INSERT_MANY, INSERT_ONE, JOB
@@ -29,6 +29,7 @@ def cells(*, is_quick: bool) -> Iterator[Cell]:
             for name, run in (("ours", _ours), ("Django cursor", _django), ("psycopg", _psycopg))
         },
         (Target("jobs/s", at_least=0.9, of_floor="Django cursor"),),
+        row=Row("enqueue, each in its own transaction"),
     )
     calls = 5 if is_quick else 20
     yield Cell(
@@ -38,7 +39,11 @@ def cells(*, is_quick: bool) -> Iterator[Cell]:
             name: partial(_run, calls * IN_ONE_CALL, run, calls)
             for name, run in (("ours", _ours_many), ("psycopg unnest", _unnest), ("psycopg COPY", _copy))
         },
-        (Target("jobs/s", at_least=0.9, of_floor="psycopg unnest"),),
+        (
+            Target("jobs/s", at_least=0.95, of_floor="psycopg unnest"),
+            Target("jobs/s", at_least=1, of_floor="pgqueuer"),
+        ),
+        row=Row(f"enqueue_many, {IN_ONE_CALL:,} a call"),
     )
 
 

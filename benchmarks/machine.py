@@ -4,17 +4,13 @@ import os
 import platform
 import shutil
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 
 import django
 import psycopg
-from django.db import connection
 
 import django_jobchains
-
-#: Fields of ``_stat``.
-PARENT = 2
-OF_CHILDREN = slice(14, 16)
 
 
 def facts() -> dict[str, str]:
@@ -46,29 +42,12 @@ def steal_share(before: list[int]) -> float:
     return spent[7] / (sum(spent) or 1) if spent else 0.0
 
 
-def server_cpu_seconds() -> float | None:
-    """Return the CPU time of all closed connections of a PostgreSQL server on this machine, on Linux."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_backend_pid()")
-        (backend,) = cursor.fetchone()
-    ours = _stat(backend)
-    postmaster = _stat(int(ours[PARENT])) if ours and "postgres" in ours[0] else []
-    return sum(map(int, postmaster[OF_CHILDREN])) / os.sysconf("SC_CLK_TCK") if postmaster else None
-
-
 def cpu_seconds(process: int) -> float | None:
-    """Return the CPU time of a process on this machine, on Linux."""
-    file = Path(f"/proc/{process}/schedstat")
-    return int(file.read_text().split()[0]) / 1e9 if file.exists() else None
-
-
-def _stat(process: int) -> list[str]:
-    """Return the fields of ``/proc/PID/stat`` from the second one on, which is the name: see ``man proc_pid_stat``."""
-    file = Path(f"/proc/{process}/stat")
-    if not file.exists():
-        return []
-    name, _, fields = file.read_text().partition("(")[2].rpartition(")")
-    return [name, *fields.split()]
+    """Return the CPU time of a process on this machine, without threads that have ended; None unless on Linux."""
+    spent = []
+    with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+        spent = [int(file.read_text().split()[0]) for file in Path(f"/proc/{process}/task").glob("*/schedstat")]
+    return sum(spent) / 1e9 if spent else None
 
 
 def file_system(path: Path) -> str:

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 from benchmarks.bare import timed
-from benchmarks.cells import Cell, Figures, Target
+from benchmarks.cells import Cell, Figures, Row, Run, Target
 from benchmarks.database import empty, fill, settle
 from benchmarks.draining import after
 from benchmarks.project.jobs import value
@@ -28,6 +28,7 @@ def cells(*, is_quick: bool) -> Iterator[Cell]:
             OFF: after(prepare, partial(drain, value.name, jobs)),
         },
         (Target("jobs/s", at_least=0.85, of_floor=OFF),),
+        row=Row("drain with OpenTelemetry, 1 % sampled"),
     )
     count = 500 if is_quick else 3_000
     yield _enqueueing("otel-enqueue", f"{count:,} jobs, each in its own transaction", count, _one_by_one)
@@ -37,7 +38,7 @@ def cells(*, is_quick: bool) -> Iterator[Cell]:
 
 
 def _enqueueing(name: str, title: str, jobs: int, run: Callable[[int], None]) -> Cell:
-    contestants = {
+    contestants: dict[str, Run] = {
         "ours": partial(_enqueue, jobs, run, instrumented),
         OFF: partial(_enqueue, jobs, run, nullcontext),
     }

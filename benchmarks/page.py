@@ -5,7 +5,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from benchmarks.cells import is_rate
-from benchmarks.report import VERDICTS, Measured, failure, metrics, middle, number, share
+from benchmarks.report import VERDICTS, Measured, failure, limit, metrics, middle, number, share
 
 #: A smaller difference between two medians is not evidence.
 NOISE = 0.12
@@ -17,14 +17,26 @@ FEW = 4
 INTRODUCTION = """\
 # Benchmarks
 
-`make bench` writes this page from the figures of one run. To change it, change `benchmarks/`. See
-[performance](performance.md) for what the figures mean and where the time goes.
+`make bench` writes this page; [performance](performance.md) explains the figures."""
 
-Each cell compares django_jobchains ("ours") with a *floor*, which does the same work with bare statements, and with
-*peers*, other systems that do the same work in separate environments. Some cells also compare it with other *ways* of
-configuring it, such as another notifier. All of them take turns. A figure is the median of the rounds, with the lowest
-and the highest in brackets. Rely on the ratios rather than the rates, because they depend less on the machine.
-Differences under 12 % are not evidence."""
+EXPLANATION = """\
+A *floor* does the same work with bare statements. A *peer* is another system that does the same work in a separate
+environment; [what each one guarantees](#peers) differs. The ratio compares django_jobchains with the floor: for a
+rate, more is better, and for times less. The *limit* is what a faster program would have to use less of. It is
+computed from the CPU time of a job in the client (a worker or an enqueuing process) and in the server, compared with
+the time of a job.
+
+In each cell, all contestants take turns, and each cell has its own process. Figures are medians of the rounds. Rely on
+the ratios rather than the rates, because they depend less on the machine. Differences under 12 % are not evidence."""
+
+CELLS = """\
+"ours" is django_jobchains. The lowest and the highest figure of the rounds are in brackets. Some cells compare ours
+also with other *ways* of configuring it, such as another notifier."""
+
+PEERS = """\
+Each peer runs in a separate environment and database, with handlers that do nothing. django_jobchains guarantees in
+each cell that [a job runs at least once, its effects in the database are written once, and its end is
+recorded](guarantees.md)."""
 
 QUICK = "**A quick run: it checks that everything works, and its figures mean nothing.**"
 
@@ -46,13 +58,15 @@ class Loss(NamedTuple):
 
 def page(run: dict[str, Any]) -> str:
     cells: list[Measured] = run["cells"]
-    parts = [INTRODUCTION, *([QUICK] if run["how"]["is_quick"] else []), "## Measured on", _machine(run)]
-    parts += ["## Targets", _targets(cells), "## Where others are faster", *_losses(cells), "## All cells"]
+    parts = [INTRODUCTION, *([QUICK] if run["how"]["is_quick"] else []), _rows(run), EXPLANATION]
+    parts += ["## Measured on", _machine(run), "## Targets", _targets(cells)]
+    parts += ["## Where others are faster", *_losses(cells), "## All cells", CELLS]
     for cell in cells:
         parts += [f"### {cell['name']}", f"{_sentence(cell['title'])} Load {cell['load']:.1f}.", _cell(cell)]
         parts += [failure(name, _line(error)) for name, error in cell["failures"].items()]
-    if run.get("peers"):
-        parts += ["## How the peers are run", _table(("peer", "settings"), run["peers"].items())]
+    header = ("peer", "version", "settings", "guarantees")
+    rows = [(name, *(peer[column] for column in header[1:])) for name, peer in run["peers"].items()]
+    parts += ["## Peers", PEERS, _table(header, rows)] if rows else []
     return "\n\n".join(parts) + "\n"
 
 
@@ -70,6 +84,44 @@ def _targets(cells: Iterable[Measured]) -> str:
         for each in cell["targets"]
     ]
     return _table(("cell", "target", "ours", ""), rows)
+
+
+# The first table
+
+
+def _rows(run: dict[str, Any]) -> str:
+    cpus = int(run["machine"]["CPUs"])
+    rows = [_row(cell, cpus) for cell in run["cells"] if cell["row"]]
+    return _table(("", "floor", "best peer", "django_jobchains", "of the floor", "limit"), rows)
+
+
+def _row(cell: Measured, cpus: int) -> Sequence[str]:
+    metric = cell["row"]["metric"]
+    best = max if is_rate(metric) else min
+    measured = [name for name in cell["values"] if middle(cell, name, metric) is not None]
+    peers = [name for name in measured if cell["roles"][name] == "peer"]
+    peer = best(peers, key=lambda name: middle(cell, name, metric) or 0, default="")
+    floor = next((name for name in measured if cell["roles"][name] == "floor"), "")
+    figures = [f"{_with_unit(cell, name, metric)} ({name})" if name else "–" for name in (floor, peer)]
+    title = f"[{cell['row']['title']}](#{cell['name']})"
+    return title, *figures, f"**{_with_unit(cell, 'ours', metric)}**", _ratio(cell, floor, metric), limit(cell, cpus)
+
+
+def _with_unit(cell: Measured, name: str, metric: str) -> str:
+    """Return a figure as the first table shows it; titles of rows name the other units."""
+    unit = "/s" if is_rate(metric) else " ms" if metric.endswith(" ms") else ""
+    return f"{number(middle(cell, name, metric) or 0)}{unit}"
+
+
+def _ratio(cell: Measured, floor: str, metric: str) -> str:
+    """Return our share of the floor, and the targets that are missed."""
+    ours, theirs = middle(cell, "ours", metric), middle(cell, floor, metric)
+    if not ours or not theirs:
+        return ""
+    ratio = f"{ours / theirs:.0%}" if is_rate(metric) else f"{ours / theirs:.3g} ×"
+    missed = [each for each in cell["targets"] if each["is_met"] is False and each["metric"] == metric]
+    targets = [each["target"].removeprefix(f"{metric} ").removesuffix(f" of {floor}") for each in missed]
+    return f"{ratio} (missed: {', '.join(targets)})" if targets else ratio
 
 
 # Where others are faster

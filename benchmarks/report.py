@@ -1,5 +1,6 @@
 """Converts results to JSON, and the JSON to lines for the terminal."""
 
+from dataclasses import asdict
 from statistics import median
 from typing import Any
 
@@ -20,13 +21,15 @@ def as_json(result: Result, load: float, steal: float) -> Measured:
         "values": result.values,
         "failures": result.failures,
         "targets": [_target(target, result.reached(target)) for target in cell.targets],
+        "row": asdict(cell.row) if cell.row else None,
     }
 
 
 def _target(target: Target, reached: float | None) -> dict[str, Any]:
+    own = {**asdict(target), "target": str(target)}
     if reached is None:
-        return {"target": str(target), "reached": "", "is_met": None}
-    return {"target": str(target), "reached": target.amount(reached), "is_met": target.is_met(reached)}
+        return {**own, "reached": "", "is_met": None}
+    return {**own, "reached": target.amount(reached), "is_met": target.is_met(reached)}
 
 
 def table(cell: Measured) -> str:
@@ -52,6 +55,8 @@ def failure(name: str, error: str) -> str:
     return f"{name}: {error}" if error.startswith(NOT_RUN) else f"{name} failed: {error}"
 
 
+#: From this share on, a CPU is what holds the figures.
+BUSY = 0.85
 VERDICTS = {True: "met", False: "MISSED", None: "not compared"}
 
 
@@ -80,3 +85,44 @@ def share(cell: Measured, other: str, metric: str) -> str:
 
 def _spread(values: list[float]) -> str:
     return f"{number(median(values)):>10}  ({number(min(values))} - {number(max(values))})"
+
+
+# The first table
+
+
+def limit(cell: Measured, cpus: int) -> str:
+    """Return what holds our figure, from the CPU time that a job takes of the clients and of the server.
+
+    The rest of the time of a job passes while both wait. Empty if no CPU time was measured.
+    """
+    row = cell["row"]
+    client, server = (_microseconds(cell, what) for what in ("CPU", "server CPU"))
+    wall = _wall(cell)
+    if not client or not wall:
+        return ""
+    own, servers = client / wall / row["processes"], (server or 0) / wall
+    used = f"client {own:.0%}, server {servers:.0%} of a core" if server is not None else f"client {own:.0%} of a core"
+    return f"{_held_by(own, servers, row, cpus)} ({used})"
+
+
+def _held_by(own: float, servers: float, row: dict[str, Any], cpus: int) -> str:
+    if (own * row["processes"] + servers) / cpus > BUSY:
+        return "the machine's CPUs"
+    shares = {"the client's CPU": own, "the server's CPU": servers, row["idle_limit"]: 1 - own - servers}
+    return "the client's CPU" if own > BUSY else max(shares, key=lambda name: shares[name])
+
+
+def _wall(cell: Measured) -> float:
+    """Return the microseconds of a job: those between two ends, or between its enqueueing and its start."""
+    for metric in metrics(cell):
+        value = middle(cell, "ours", metric) or 0
+        if is_rate(metric):
+            return 1e6 / value
+        if metric == "p50 ms":
+            return value * 1_000
+    return 0
+
+
+def _microseconds(cell: Measured, what: str) -> float | None:
+    metric = next((metric for metric in metrics(cell) if metric.startswith(f"{what} µs/")), "")
+    return middle(cell, "ours", metric)

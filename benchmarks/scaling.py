@@ -5,7 +5,6 @@ from functools import partial
 
 from benchmarks.cells import Cell, Figures
 from benchmarks.database import fill
-from benchmarks.machine import server_cpu_seconds
 from benchmarks.workers import bare_drain, drain
 
 PROCESSES = (1, 2, 4, 8)
@@ -38,10 +37,5 @@ def _scale(type_name: str, jobs: int, run: Callable[..., Figures]) -> Figures:
     figures: Figures = {}
     for processes in PROCESSES:
         fill(type_name, jobs)
-        before = server_cpu_seconds()
-        measured = run(processes=processes)
-        spent = server_cpu_seconds()
-        figures |= {f"{metric}, {processes} at once": value for metric, value in measured.items()}
-        if before is not None and spent is not None:
-            figures[f"server CPU µs/job, {processes} at once"] = (spent - before) / jobs * 1e6
+        figures |= {f"{metric}, {processes} at once": value for metric, value in run(processes=processes).items()}
     return figures

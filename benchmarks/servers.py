@@ -31,10 +31,10 @@ class Servers(ExitStack):
 
     def postgresql(self) -> str:
         """Return the alias of a database with the tables. Its server allows many connections and counts statements."""
-        from benchmarks.own_server import own_server  # requires the models of the measured project
+        from benchmarks.database import own_database  # requires the models of the measured project
 
         if not self._alias:
-            self._alias = self.enter_context(own_server(f"{CROWDED} {COUNTING}"))
+            self._alias = self.enter_context(own_database(f"{CROWDED} {COUNTING}"))
             with connections[self._alias].cursor() as cursor:
                 cursor.execute("CREATE EXTENSION pg_stat_statements")
         return self._alias

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cells import Figures
+from benchmarks.server_cost import server_cost
 
 ROOT = Path(__file__).resolve().parent.parent
 SLOTS = 10
@@ -38,9 +39,10 @@ def drain(
     environment: Mapping[str, str] | None = None,
 ) -> Figures:
     """Run the due jobs in separate workers. ``environment``: extra environment variables."""
-    marks = burst(type_name, using, slots=slots, processes=processes, **environment or {})
+    with server_cost(jobs, unit, using) as cost:
+        marks = burst(type_name, using, slots=slots, processes=processes, **environment or {})
     check_ended(marks, jobs)
-    return figures(marks, jobs, unit)
+    return {**figures(marks, jobs, unit), **cost}
 
 
 def check_ended(marks: Sequence[Marks], jobs: int) -> None:
@@ -53,7 +55,9 @@ def bare_drain(
     kind: str, type_name: str, jobs: int, *, threads: int = 1, processes: int = 1, unit: str = "job"
 ) -> Figures:
     """Do the same work with bare statements in separate processes. ``kind`` is one of ``bare.DRAINS``."""
-    return figures(together([bare_command(kind, type_name, threads)] * processes), jobs, unit)
+    with server_cost(jobs, unit, "sqlite" if kind.startswith("sqlite") else "default") as cost:
+        marks = together([bare_command(kind, type_name, threads)] * processes)
+    return {**figures(marks, jobs, unit), **cost}
 
 
 def bare_command(kind: str, type_name: str, threads: int = 1) -> list[str]:
@@ -119,8 +123,8 @@ def _wait(processes: "Sequence[subprocess.Popen[bytes]]") -> int | None:
 
 
 @contextmanager
-def _waiting(command: list[str], times: Path) -> Iterator[None]:
-    """Run a process whose handlers append their times to a file, and stop it at the end."""
+def _waiting(command: list[str], times: Path) -> Iterator[int]:
+    """Run a process whose handlers append their times to a file, and stop it at the end. Yield its id."""
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
             command,
@@ -130,17 +134,17 @@ def _waiting(command: list[str], times: Path) -> Iterator[None]:
             stderr=subprocess.STDOUT,
         )
         try:
-            yield
+            yield process.pid
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(30)
 
 
-def waiting_worker(times: Path, *type_names: str) -> AbstractContextManager[None]:
+def waiting_worker(times: Path, *type_names: str) -> AbstractContextManager[int]:
     return _waiting(worker_command(type_names, "default", SLOTS), times)
 
 
-def bare_worker(times: Path, type_name: str) -> AbstractContextManager[None]:
+def bare_worker(times: Path, type_name: str) -> AbstractContextManager[int]:
     return _waiting([*MANAGE, "run_bare_worker", type_name], times)
 
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import django
 
+from benchmarks.cells import NoServer
+
 
 def main() -> None:
     options = _options()
     os.environ["BENCH_DATABASE_NAME"] = options.database
     os.environ["DJANGO_SETTINGS_MODULE"] = "benchmarks.admin.settings"
     django.setup()
-    from benchmarks.database import NoServer
-
     try:
         COMMANDS[options.command](options)
     except NoServer as error:

@@ -6,8 +6,8 @@ and handlers that do nothing, as its documentation describes.
 
 import socket
 import sys
-from collections.abc import Callable, Iterator
-from functools import cache, partial
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from urllib.parse import urlsplit
 
 from benchmarks.cells import Figures
@@ -18,23 +18,40 @@ from benchmarks.peers.catalogue import DRAINED, PEERS, REDIS, Peer
 SUBJECTS = ("enqueue", "enqueue-many", "drain", "wake-up", "chain-latency", *DRAINED)
 
 
-def settings() -> dict[str, str]:
-    """Return the version and the configuration of each installed peer."""
-    return {peer.name: f"{environments.version(peer)}; {peer.settings}; {peer.amounts}" for peer in present()}
+def names(wanted: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the installed peers with these names, or which these names begin. Report the missing ones.
+
+    None wants none of them, and an empty list wants all.
+    """
+    if wanted is None:
+        return ()
+    if unknown := [name for name in wanted if not any(peer.name.startswith(name) for peer in PEERS)]:
+        sys.exit(f"No such peer: {', '.join(unknown)}. There are: {', '.join(peer.name for peer in PEERS)}.")
+    return tuple(peer.name for peer in PEERS if not wanted or peer.name.startswith(tuple(wanted)) if _is_there(peer))
 
 
-def contestants(subject: str, *, is_quick: bool) -> dict[str, Callable[[], Figures]]:
-    """Return a run by installed peer, which measures the metrics of our own cell."""
+def settings(present: Collection[str]) -> dict[str, dict[str, str]]:
+    """Return the version, the configuration and the guarantees of each peer."""
+    return {
+        peer.name: {
+            "version": environments.version(peer),
+            "settings": f"{peer.settings}; {peer.amounts}",
+            "guarantees": peer.guarantees,
+        }
+        for peer in PEERS
+        if peer.name in present
+    }
+
+
+def contestants(subject: str, present: Collection[str], *, is_quick: bool) -> dict[str, Callable[[], Figures]]:
+    """Return a run by peer, which measures the metrics of our own cell."""
     from benchmarks.peers import runs
 
+    if subject not in SUBJECTS:
+        return {}
     run = runs.drain if subject in DRAINED else getattr(runs, subject.replace("-", "_"))
-    return {peer.name: partial(run, peer, is_quick=is_quick) for peer in present() if peer.takes(subject)}
-
-
-@cache
-def present() -> tuple[Peer, ...]:
-    """Return the installed peers, and report the missing ones on the standard error."""
-    return tuple(peer for peer in PEERS if _is_there(peer))
+    taking = (peer for peer in PEERS if peer.name in present and peer.takes(subject))
+    return {peer.name: partial(run, peer, is_quick=is_quick) for peer in taking}
 
 
 def _is_there(peer: Peer) -> bool:

@@ -20,6 +20,7 @@ class Peer:
 
     - ``program``: its module in ``benchmarks.peers.programs``, configured by the environment variables ``options``.
     - ``packages``: its packages, the most important one first.
+    - ``guarantees``: what happens to a job when a process crashes, and what stays of it, with these settings.
     - ``is_node``: whether it runs on Node.js, with packages of npm. Its program is in ``programs/node``.
     - ``pending``: SQL that counts unacknowledged jobs; empty for a system that stores no jobs in the database.
     - ``jobs``: the number of jobs of a drain.
@@ -31,6 +32,7 @@ class Peer:
     program: str
     packages: tuple[str, ...]
     settings: str
+    guarantees: str
     jobs: int
     pending: str = ""
     python: tuple[int, int] = (3, 11)
@@ -86,6 +88,8 @@ PEERS = (
         "procrastinate",
         ("procrastinate>=3.10", _PSYCOPG),
         f"concurrency {SLOTS}, coroutine handlers, enqueued with its synchronous connector; LISTEN, polls every 5 s",
+        "the jobs of a crashed worker stay *doing* until a task of the application finds and retries them; finished "
+        "jobs stay",
         jobs=3_000,
         pending="SELECT count(*) FROM procrastinate_jobs WHERE status IN ('todo', 'doing')",
         chain_samples=20,  # some samples wait for the poll
@@ -95,6 +99,8 @@ PEERS = (
         "pgqueuer",
         _PGQUEUER,
         "batch_size 10 (default), no limit on concurrent jobs (default), coroutine handlers on uvloop; LISTEN",
+        "at least once: a job without a heartbeat for 30 s is picked again; ends are written in batches, by id and "
+        "without a fence; finished jobs are moved to a log",
         jobs=10_000,
         pending="SELECT count(*) FROM pgqueuer",
     ),
@@ -103,6 +109,7 @@ PEERS = (
         "pgqueuer",
         _PGQUEUER,
         f"as pgqueuer, with max_concurrent_tasks {SLOTS}, which requires a batch_size of {SLOTS // 2}",
+        "as pgqueuer",
         jobs=10_000,
         pending="SELECT count(*) FROM pgqueuer",
         is_only_drained=True,
@@ -113,6 +120,7 @@ PEERS = (
         "django_tasks_db",
         ("django-tasks-db>=0.13", "django-tasks>=0.12", "Django>=5.2", _PSYCOPG),
         f"one worker runs one task at a time; polls every 1 s (default), no start-up delay; {_DJANGO}",
+        "a task of a crashed worker stays *running*; finished tasks stay until they are pruned",
         jobs=1_500,
         pending="SELECT count(*) FROM django_tasks_database_dbtaskresult WHERE status IN ('READY', 'RUNNING')",
         has_bulk=False,
@@ -125,6 +133,7 @@ PEERS = (
         "django_q2",
         ("django-q2>=1.11", "Django>=5.2", _PSYCOPG),
         f"database broker, {SLOTS} worker processes, bulk 1, save_limit 250, polls every 0.2 s (defaults); {_DJANGO}",
+        "at least once: a task without a saved result is run again after 120 s (`retry`); the last 250 results stay",
         jobs=500,
         pending="SELECT count(*) FROM django_q_ormq",
         has_bulk=False,
@@ -137,6 +146,8 @@ PEERS = (
         "celery_redis",
         ("celery[redis]>=5.5", "redis>=5"),
         f"{SLOTS} threads in one process, no results, Redis as configured; a drain ends with the last handler",
+        "at most once (its default): a task is acknowledged before it runs, so it is lost when the worker crashes; no "
+        "history",
         jobs=5_000,
         has_bulk=False,
     ),
@@ -145,6 +156,7 @@ PEERS = (
         "celery_redis",
         ("celery[redis]>=5.5", "redis>=5"),
         "4 processes of billiard, no results, Redis as configured; a drain ends with the last handler",
+        "as celery with Redis",
         jobs=5_000,
         subject="isolated",
         options={"BENCH_POOL": "prefork", "BENCH_CONCURRENCY": "4"},
@@ -154,6 +166,7 @@ PEERS = (
         "celery_redis",
         ("celery[redis]>=5.5", "redis>=5"),
         "a process of billiard for each CPU, no results, Redis as configured; a drain ends with the last handler",
+        "as celery with Redis",
         jobs=1_000,
         subject="isolated-cpu",
         options={"BENCH_POOL": "prefork", "BENCH_CONCURRENCY": str(os.cpu_count()), "BENCH_BURN": "0.01"},
@@ -163,6 +176,7 @@ PEERS = (
         "django_ox",
         ("django-ox>=1.9", "Django>=6.0", _PSYCOPG),
         f"{SLOTS} threads in one process, quiet (--verbosity 0), polls every 1 s (default); {_DJANGO}",
+        "at least once, by leases of 300 s that its workers renew; finished tasks stay until they are pruned",
         jobs=3_000,
         pending="SELECT count(*) FROM django_ox_oxtask WHERE status IN ('READY', 'RUNNING')",
         python=(3, 12),
@@ -175,6 +189,8 @@ PEERS = (
         "graphile_worker",
         _GRAPHILE_WORKER,
         f"concurrency {SLOTS}, polls every 2 s (default); LISTEN. Finished jobs are deleted",
+        "at least once: a crashed worker's jobs are run again after four hours; ends are not fenced (a DELETE by id); "
+        "finished jobs are deleted",
         jobs=10_000,
         pending="SELECT count(*) FROM graphile_worker.jobs",
         is_node=True,
@@ -183,8 +199,10 @@ PEERS = (
         "graphile-worker, local queue",
         "graphile_worker",
         _GRAPHILE_WORKER,
-        "as graphile-worker, with a local queue of 500 and completions in batches: jobs are locked ahead and may run "
-        "again after a crash, at the earliest after four hours",
+        "as graphile-worker, with `localQueue.size` 500, `completeJobBatchDelay` 0 and `failJobBatchDelay` 0, the "
+        "settings of its published figures",
+        "as graphile-worker, but after a crash up to 500 jobs wait for four hours, and jobs that had already finished "
+        "run again",
         jobs=30_000,
         pending="SELECT count(*) FROM graphile_worker.jobs",
         is_node=True,
@@ -195,8 +213,10 @@ PEERS = (
         "pg-boss",
         "pg_boss",
         _PG_BOSS,
-        f"{SLOTS} workers in one process, which fetch one job at a time (default); LISTEN",
-        jobs=1_000,
+        f"{SLOTS} workers in one process, which fetch one job and then wait for 2 s (default) or a NOTIFY",
+        "at least once: an active job is retried 15 minutes after its fetch, twice at most; ends are fenced by the "
+        "number of the retry; finished jobs stay for 7 days",
+        jobs=50,
         pending="SELECT count(*) FROM pgboss.job WHERE state < 'completed'",
         is_node=True,
         samples=60,
@@ -206,8 +226,9 @@ PEERS = (
         "pg-boss, batches",
         "pg_boss",
         _PG_BOSS,
-        "4 workers that fetch and complete 500 jobs at a time, without a wait while there are more: a failure fails "
-        "its whole batch",
+        "4 workers that fetch and complete 500 jobs at a time (`batchSize`), without a wait while batches are full "
+        "(`burstWhenBatchFull`)",
+        "as pg-boss, but a failure fails its whole batch of 500",
         jobs=30_000,
         pending="SELECT count(*) FROM pgboss.job WHERE state < 'completed'",
         is_node=True,

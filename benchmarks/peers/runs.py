@@ -16,6 +16,7 @@ from benchmarks.cells import Figures
 from benchmarks.peers.catalogue import Peer
 from benchmarks.peers.processes import LONGEST_SECONDS, PeerFailed, Place, Worker, worker
 from benchmarks.project.settings import NAME, SERVER
+from benchmarks.server_cost import server_cost
 
 ENQUEUED = 3_000
 CALLS = 20
@@ -47,8 +48,9 @@ def drain(peer: Peer, *, is_quick: bool) -> Figures:
     """Measure from the first start of a handler to the last acknowledgement or, if there are none, the last start."""
     jobs = peer.jobs // 10 if is_quick else peer.jobs
     with _place(peer) as (place, database):
-        _fill(place, database, jobs)
-        with worker(place) as running:
+        place.call("fill", jobs)
+        database.execute("VACUUM ANALYZE")
+        with server_cost(jobs, bare=database) as cost, worker(place) as running:
             _wait_for(running, lambda: _handled(place) > 0)
             cpu_before = running.cpu_seconds()
             _wait_for(running, lambda: _handled(place) >= jobs)
@@ -58,13 +60,8 @@ def drain(peer: Peer, *, is_quick: bool) -> Figures:
     if len(times) != jobs:
         raise PeerFailed(f"{len(times):,} handlers ran for {jobs:,} jobs.")
     ended = acknowledged if peer.pending else max(times)
-    return {"jobs/s": jobs / (ended - min(times)), **_cpu(cpu_before, cpu_after, jobs)}
-
-
-def _fill(place: Place, database: Connection, jobs: int) -> None:
-    place.call("fill", jobs)
-    database.execute("VACUUM ANALYZE")
-    database.execute("CHECKPOINT")
+    figures = {"jobs/s": jobs / (ended - min(times)), **_cpu(cpu_before, cpu_after, jobs)}
+    return {**figures, **cost} if peer.pending else figures
 
 
 def _cpu(before: float | None, after: float | None, jobs: int) -> Figures:

@@ -76,7 +76,8 @@ def drained() -> None:
 def _write() -> None:
     last = {**_last, "cpu": time.process_time()}
     counted = {"ended": _ended, "errors": _errors, "locked": _locked, "memory": _memory, "threads": _threads}
-    summary = {"first": _first, "last": last, **counted}
+    set_up = float(os.environ["BENCH_SET_UP"])
+    summary = {"set_up": set_up, "first": _first, "last": last, **counted}
     Path(_marks(), f"{os.getpid()}.json").write_text(json.dumps(summary))
 
 
