@@ -5,7 +5,6 @@ last commit.
 """
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack, closing
@@ -29,6 +28,7 @@ from benchmarks.statements import (
     LOCK,
     Claim,
 )
+from benchmarks.times import timed
 from django_jobchains.db.ids import new_id
 from django_jobchains.store import get_store
 from django_jobchains.store.rows import FinishedJob
@@ -40,13 +40,11 @@ LARGE = 200
 AHEAD = 100
 
 
-def timed(jobs: int, unit: str, run: Callable[[], object], using: str = "default") -> Figures:
+def timed_on(using: str, jobs: int, unit: str, run: Callable[[], object]) -> Figures:
     """Return the rate, the CPU time of this process and what the server spends, for ``run``."""
     with server_cost(jobs, unit, using) as spent:
-        started, cpu = time.perf_counter(), time.process_time()
-        run()
-        seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu
-    return {f"{unit}s/s": jobs / seconds, f"CPU µs/{unit}": cpu_seconds / jobs * 1e6, **spent}
+        figures = timed(jobs, unit, run)
+    return {**figures, **spent}
 
 
 def drain_in_batches(type_name: str, threads: int, batch: int = BATCH) -> None:
@@ -167,7 +165,7 @@ def drain_sqlite_with_effects(type_name: str, threads: int) -> None:
                 bare.execute("COMMIT")
 
 
-#: The drains by the name that ``run_bare_drain`` takes.
+#: The drains by name.
 DRAINS: dict[str, Callable[[str, int], None]] = {
     "batches": drain_in_batches,
     f"batches-{LARGE}": partial(drain_in_batches, batch=LARGE),
@@ -180,3 +178,9 @@ DRAINS: dict[str, Callable[[str, int], None]] = {
     "sqlite-batches": drain_sqlite,
     "sqlite-effects": drain_sqlite_with_effects,
 }
+
+
+def drain(kind: str, type_name: str, threads: int) -> None:
+    """Run a drain in this process, which is measured. ``kind`` is one of ``DRAINS``."""
+    DRAINS[kind](type_name, threads)
+    marks.drained()

@@ -1,4 +1,4 @@
-"""The floor of the latency cells, run in a process by ``python -m benchmarks.project run_bare_worker TYPE``."""
+"""The floor of the latency cells, in a separate process."""
 
 import signal
 import sys

@@ -16,8 +16,13 @@ STOP_SECONDS = 30
 
 
 @contextmanager
-def crowd(command: Sequence[str], number: int, ready: Callable[[], int], environment: dict[str, str]) -> Iterator[None]:
-    """Run the processes with extra environment variables. ``ready`` returns how many of them wait for work."""
+def crowd(
+    command: Sequence[str], number: int, ready: Callable[[], int], environment: dict[str, str]
+) -> Iterator[list[int]]:
+    """Run the processes with extra environment variables, and yield their ids.
+
+    ``ready`` returns how many of them wait for work.
+    """
     with tempfile.TemporaryFile() as output:
         processes: list[subprocess.Popen[bytes]] = []
         try:
@@ -25,7 +30,7 @@ def crowd(command: Sequence[str], number: int, ready: Callable[[], int], environ
                 more = range(min(AT_ONCE, number - len(processes)))
                 processes += [_start(command, {**own_environment(), **environment}, output.fileno()) for _ in more]
                 _wait(processes, ready)
-            yield
+            yield [process.pid for process in processes]
             _check(processes)
         except WorkerFailed as error:
             output.seek(0)
@@ -44,6 +49,13 @@ def waiting(command: Sequence[str], number: int, environment: dict[str, str]) ->
 
         with crowd(command, number, ready, {**environment, "BENCH_READY": folder}):
             yield
+
+
+@contextmanager
+def idle_worker(command: Sequence[str], times: Path) -> Iterator[int]:
+    """Run one process whose handlers append their times to a file, and yield its id. The first job waits for it."""
+    with crowd(command, 1, lambda: 1, {"BENCH_TIMES": str(times)}) as (process,):
+        yield process
 
 
 def report_ready() -> None:

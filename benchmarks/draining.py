@@ -55,10 +55,6 @@ def cells(*, is_quick: bool) -> Iterator[Cell]:
             yield _cell(kind, "-1-slot", 1, 1)
             yield _cell(kind, "-50-slots", 50, 1)
             yield _cell(kind, "-2-processes", SLOTS, 2, kind.targets_of_two, row=kind.row_of_two)
-            yield _cell(kind, "-2-processes-1-slot", 1, 2, is_extra=True)
-            # Two processes with 50 writing threads need more connections than a server allows by default.
-            if kind.floor != "effects":
-                yield _cell(kind, "-2-processes-50-slots", 50, 2, is_extra=True)
 
 
 def _kinds(is_quick: bool) -> Iterator[Kind]:
@@ -79,8 +75,8 @@ def _kinds(is_quick: bool) -> Iterator[Kind]:
             Target("jobs/s", at_least=0.5, of_floor="graphile-worker, local queue"),
         ),
         targets_of_two=(Target("jobs/s", at_least=25_000),),
-        row="drain: handlers that return a value",
-        row_of_two="the same, two processes",
+        row="drain, one process: handlers that return a value",
+        row_of_two="drain, two processes",
         pgbench=pgbench.drain_in_batches,
     )
     yield Kind(
@@ -116,7 +112,6 @@ def _cell(
     targets: tuple[Target, ...] = (),
     *,
     row: str = "",
-    is_extra: bool = False,
 ) -> Cell:
     how = f"{_count(processes, 'worker process', 'worker processes')}, {_count(slots, 'slot', 'slots')}"
     runs = _runs(kind, slots, processes)
@@ -126,7 +121,6 @@ def _cell(
         f"{kind.chains:,} {kind.what}, {how}",
         {name: after(prepare, run) for name, run in runs.items()},
         targets,
-        is_extra=is_extra,
         row=Row(row, f"{kind.unit}s/s", processes=processes) if row else None,
     )
 

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from django.db import connection
 
-from benchmarks.bare import timed
+from benchmarks.bare import timed_on
 from benchmarks.cells import Cell, Figures, Row, Target
 from benchmarks.database import connect, empty, settle
 from benchmarks.project.jobs import value
@@ -51,7 +51,7 @@ def _run(jobs: int, run: Callable[[int], None], times: int) -> Figures:
     empty()
     settle()
     run(1)  # connects and prepares
-    return timed(jobs, "job", partial(run, times))
+    return timed_on("default", jobs, "job", partial(run, times))
 
 
 def _ours(times: int) -> None:

@@ -11,8 +11,9 @@ from uuid import UUID
 
 from django.db import transaction
 
-from benchmarks.bare import BATCH, timed
+from benchmarks.bare import BATCH, timed_on
 from benchmarks.cells import Cell, Figures, Target
+from benchmarks.crowd import idle_worker
 from benchmarks.database import connect, empty, settle
 from benchmarks.project.jobs import join, value
 from benchmarks.statements import (
@@ -26,7 +27,7 @@ from benchmarks.statements import (
     Claim,
 )
 from benchmarks.times import milliseconds_until_marked
-from benchmarks.workers import waiting_worker
+from benchmarks.workers import SLOTS, worker_command
 from django_jobchains import chains
 from django_jobchains.db.ids import new_id
 
@@ -63,7 +64,7 @@ def _ours(samples: int) -> Figures:
     with tempfile.TemporaryDirectory() as folder:
         times = Path(folder, "times")
         times.touch()
-        with waiting_worker(times, value.name, join.name):
+        with idle_worker(worker_command([value.name, join.name], "default", SLOTS), times):
             _warm_up(times)
             return {"p50 ms": median(milliseconds_until_marked(_enqueue_fan_in, times) for _ in range(samples))}
 
@@ -115,7 +116,7 @@ def _bare_fan_in(bare: Any, claim: Claim, claim_join: Claim) -> float:
 def _enqueue(jobs: int, run: Callable[[int], None], times: int) -> Figures:
     _clear()
     run(1)  # connects and prepares
-    return timed(jobs, "job", partial(run, times))
+    return timed_on("default", jobs, "job", partial(run, times))
 
 
 def _our_blockers(times: int) -> None:

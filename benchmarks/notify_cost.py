@@ -9,7 +9,7 @@ from benchmarks.crowd import waiting
 from benchmarks.database import empty, fill, settle
 from benchmarks.notifiers import NULL, OTHERS, POSTGRESQL, Environment, Way
 from benchmarks.servers import Servers
-from benchmarks.workers import MANAGE, drain, figures, together
+from benchmarks.workers import call_command, drain, figures, together
 
 WRITERS = 16
 LISTENERS = (1, 20)
@@ -60,7 +60,7 @@ def _enqueue(
     environment = way.environment_for(servers)
     empty()
     settle()
-    command = [*MANAGE, "run_writer", kind, "--threads", str(threads), "--jobs", str(jobs)]
+    command = call_command("writing.write", kind=kind, threads=threads, jobs=jobs)
     with _listening(listeners_use or way, listeners, (listeners_use or way).environment_for(servers)):
         return figures(together([command] * (WRITERS // threads), **environment), WRITERS * jobs)
 
@@ -68,7 +68,7 @@ def _enqueue(
 def _listening(way: Way, number: int, environment: Environment) -> AbstractContextManager[None]:
     if not number or not way.server:
         return nullcontext()
-    return waiting([*MANAGE, "run_listeners", way.server, str(number)], 1, environment)
+    return waiting(call_command("sessions.listen", server=way.server, number=number), 1, environment)
 
 
 def _effect(jobs: int) -> Cell:

@@ -8,7 +8,7 @@ import json
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
@@ -24,7 +24,15 @@ from benchmarks.notifiers import COUNTLESS, IN_PROCESS, OTHERS, POSTGRESQL, SQLI
 from benchmarks.seen import Load, Seen, figures
 from benchmarks.servers import Servers, reached_at
 from benchmarks.waker import TYPE
-from benchmarks.workers import LONGEST_SECONDS, MANAGE, ROOT, WorkerFailed, own_environment, worker_command
+from benchmarks.workers import (
+    LONGEST_SECONDS,
+    ROOT,
+    WorkerFailed,
+    bare_worker_command,
+    call_command,
+    own_environment,
+    worker_command,
+)
 from django_jobchains.models import WorkerPresence
 
 BARE = "bare LISTEN"
@@ -111,7 +119,7 @@ def _ours(servers: Servers, way: Way, idle: Idle) -> Figures:
 def _in_process(servers: Servers, idle: Idle) -> Figures:
     """Run the worker in the process that enqueues."""
     environment = {**IN_PROCESS.environment_for(servers), **reached_at(servers.postgresql())}
-    return _measure(servers.postgresql(), "ours", idle, environment, "--inside")
+    return _measure(servers.postgresql(), "ours", idle, environment, inside=True)
 
 
 def _floor(servers: Servers, signals: str, idle: Idle) -> Figures:
@@ -127,7 +135,7 @@ def _server(servers: Servers, signals: str) -> Environment:
     return {"BENCH_REDIS": servers.redis()} if signals == "redis" else {"BENCH_NATS": servers.nats()}
 
 
-def _measure(using: str, signals: str, idle: Idle, environment: Environment, *flags: str) -> Figures:
+def _measure(using: str, signals: str, idle: Idle, environment: Environment, *, inside: bool = False) -> Figures:
     """Measure one run. ``using`` is an alias of this process; child processes call a PostgreSQL database "default"."""
     empty(using)
     settle(using)
@@ -136,14 +144,14 @@ def _measure(using: str, signals: str, idle: Idle, environment: Environment, *fl
         times = Path(folder, "times")
         times.touch()
         environment = {**environment, "BENCH_TIMES": str(times)}
-        with nullcontext() if "--inside" in flags else _workers(using, database, signals, idle, environment):
-            return figures(_wake(signals, database, idle.load, environment, flags))
+        with nullcontext() if inside else _workers(using, database, signals, idle, environment):
+            return figures(_wake(signals, database, idle.load, environment, inside=inside))
 
 
 @contextmanager
 def _workers(using: str, database: str, signals: str, idle: Idle, environment: Environment) -> Iterator[None]:
     if signals != "ours":
-        with waiting([*MANAGE, "run_bare_worker", TYPE, "--signals", signals], idle.workers, environment):
+        with waiting(bare_worker_command(TYPE, signals), idle.workers, environment):
             yield
         return
     present = WorkerPresence.objects.using(using)
@@ -153,8 +161,8 @@ def _workers(using: str, database: str, signals: str, idle: Idle, environment: E
         yield
 
 
-def _wake(signals: str, database: str, load: Load, environment: Environment, flags: Sequence[str]) -> Seen:
-    command = [*MANAGE, "run_waker", signals, "--database", database, "--load", json.dumps(asdict(load)), *flags]
+def _wake(signals: str, database: str, load: Load, environment: Environment, *, inside: bool) -> Seen:
+    command = call_command("waker.wake", load=asdict(load), signals=signals, using=database, inside=inside)
     done = subprocess.run(
         command,
         cwd=ROOT,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
-from benchmarks.bare import timed
+from benchmarks.bare import timed_on
 from benchmarks.cells import Cell, Figures, Row, Run, Target
 from benchmarks.database import empty, fill, settle
 from benchmarks.draining import after
@@ -51,7 +51,7 @@ def _enqueue(jobs: int, run: Callable[[int], None], context: Callable[[], Abstra
     settle()
     with context():
         run(IN_ONE_CALL)  # connects and prepares
-        return timed(jobs, "job", partial(run, jobs))
+        return timed_on("default", jobs, "job", partial(run, jobs))
 
 
 def _one_by_one(jobs: int) -> None:

@@ -5,7 +5,7 @@ from functools import partial
 
 from django.db import connections
 
-from benchmarks.bare import timed
+from benchmarks.bare import timed_on
 from benchmarks.cells import Cell, Figures, Row, Target
 from benchmarks.database import empty, fill, settle
 from benchmarks.project.jobs import value
@@ -88,7 +88,7 @@ def _run(jobs: int, run: Callable[[int], None], times: int) -> Figures:
     empty("sqlite")
     settle("sqlite")
     run(1)
-    return timed(jobs, "job", partial(run, times), "sqlite")
+    return timed_on("sqlite", jobs, "job", partial(run, times))
 
 
 def _enqueue(times: int) -> None:

@@ -7,6 +7,7 @@ slower after other cells.
 import json
 import signal
 import sys
+import time
 from pathlib import Path
 
 import django
@@ -23,10 +24,11 @@ def main(subject: str, name: str, amount: str, file: str) -> None:
 
     how = Amount(**json.loads(amount))
     (cell,) = (cell for cell in cells(subject, how) if cell.name == name)
-    before = ticks()
+    before, began = ticks(), time.monotonic()
     result = measure(cell, how.rounds, _progress)
     _progress("")
-    Path(file).write_text(json.dumps(as_json(result, load(), steal_share(before))))
+    around = {"load": load(), "steal": steal_share(before), "seconds": time.monotonic() - began}
+    Path(file).write_text(json.dumps({**as_json(result), **around}))
 
 
 def _progress(text: str) -> None:

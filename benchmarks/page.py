@@ -5,6 +5,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from benchmarks.cells import is_rate
+from benchmarks.markdown import line, table
 from benchmarks.report import VERDICTS, Measured, failure, limit, metrics, middle, number, share
 
 #: A smaller difference between two medians is not evidence.
@@ -24,7 +25,7 @@ A *floor* does the same work with bare statements. A *peer* is another system th
 environment; [what each one guarantees](#peers) differs. The ratio compares django_jobchains with the floor: for a
 rate, more is better, and for times less. The *limit* is what a faster program would have to use less of. It is
 computed from the CPU time of a job in the client (a worker or an enqueuing process) and in the server, compared with
-the time of a job.
+the time of a job; "–" where that was not measured.
 
 In each cell, all contestants take turns, and each cell has its own process. Figures are medians of the rounds. Rely on
 the ratios rather than the rates, because they depend less on the machine. Differences under 12 % are not evidence."""
@@ -34,9 +35,10 @@ CELLS = """\
 also with other *ways* of configuring it, such as another notifier."""
 
 PEERS = """\
-Each peer runs in a separate environment and database, with handlers that do nothing. django_jobchains guarantees in
-each cell that [a job runs at least once, its effects in the database are written once, and its end is
-recorded](guarantees.md)."""
+Each peer runs in a separate environment and database, with handlers that do nothing. django_jobchains has the same
+[guarantees](guarantees.md) in every cell: a job runs at least once, and again when its lease of 60 s (default) is
+not renewed; what it writes in `complete()` is written exactly once; every write of an attempt is fenced by its lease
+number; and completed jobs stay for 30 days (default)."""
 
 QUICK = "**A quick run: it checks that everything works, and its figures mean nothing.**"
 
@@ -63,10 +65,10 @@ def page(run: dict[str, Any]) -> str:
     parts += ["## Where others are faster", *_losses(cells), "## All cells", CELLS]
     for cell in cells:
         parts += [f"### {cell['name']}", f"{_sentence(cell['title'])} Load {cell['load']:.1f}.", _cell(cell)]
-        parts += [failure(name, _line(error)) for name, error in cell["failures"].items()]
+        parts += [failure(name, line(error)) for name, error in cell["failures"].items()]
     header = ("peer", "version", "settings", "guarantees")
     rows = [(name, *(peer[column] for column in header[1:])) for name, peer in run["peers"].items()]
-    parts += ["## Peers", PEERS, _table(header, rows)] if rows else []
+    parts += ["## Peers", PEERS, table(header, rows)] if rows else []
     return "\n\n".join(parts) + "\n"
 
 
@@ -74,7 +76,7 @@ def _machine(run: dict[str, Any]) -> str:
     own = {name: value for name, value in run["machine"].items() if name != "PostgreSQL"}
     server = {f"PostgreSQL: {name}": value for name, value in run["machine"].get("PostgreSQL", {}).items()}
     how = {name: run["how"][name] for name in ("date", "rounds")}
-    return _table(("", ""), {**how, **own, **server}.items())
+    return table(("", ""), {**how, **own, **server}.items())
 
 
 def _targets(cells: Iterable[Measured]) -> str:
@@ -83,7 +85,7 @@ def _targets(cells: Iterable[Measured]) -> str:
         for cell in cells
         for each in cell["targets"]
     ]
-    return _table(("cell", "target", "ours", ""), rows)
+    return table(("cell", "target", "ours", ""), rows)
 
 
 # The first table
@@ -92,7 +94,7 @@ def _targets(cells: Iterable[Measured]) -> str:
 def _rows(run: dict[str, Any]) -> str:
     cpus = int(run["machine"]["CPUs"])
     rows = [_row(cell, cpus) for cell in run["cells"] if cell["row"]]
-    return _table(("", "floor", "best peer", "django_jobchains", "of the floor", "limit"), rows)
+    return table(("", "floor", "best peer", "django_jobchains", "of the floor", "limit"), rows)
 
 
 def _row(cell: Measured, cpus: int) -> Sequence[str]:
@@ -156,7 +158,7 @@ def losses(cells: Iterable[Measured], role: str) -> list[Loss]:
 
 def _section(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = list(rows)
-    return f"{title}:\n\n{_table(header, lines)}" if lines else f"{title}: none."
+    return f"{title}:\n\n{table(header, lines)}" if lines else f"{title}: none."
 
 
 def _loss(loss: Loss) -> Sequence[str]:
@@ -171,9 +173,9 @@ def _cell(cell: Measured) -> str:
     names, columns = list(cell["values"]), metrics(cell)
     if len(columns) <= FEW:
         rows = [[_who(cell, name), *(_figure(cell, name, metric) for metric in columns)] for name in names]
-        return _table(("", *columns), rows)
+        return table(("", *columns), rows)
     rows = [[metric, *(_figure(cell, name, metric) for name in names)] for metric in columns]
-    return _table(("", *(_who(cell, name) for name in names)), rows)
+    return table(("", *(_who(cell, name) for name in names)), rows)
 
 
 def _who(cell: Measured, name: str) -> str:
@@ -187,18 +189,6 @@ def _figure(cell: Measured, name: str, metric: str) -> str:
     spread = f" ({number(min(values))}–{number(max(values))})" if len(values) > 1 else ""
     ratio = share(cell, name, metric)
     return f"{number(median(values))}{spread}" + (f" · {ratio}" if ratio else "")
-
-
-# Markdown
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(_line(str(value)) for value in line)} |" for line in lines)
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
 
 
 def _link(name: str) -> str:

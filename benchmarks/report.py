@@ -10,13 +10,11 @@ from benchmarks.cells import NOT_RUN, Result, Target, is_rate
 Measured = dict[str, Any]
 
 
-def as_json(result: Result, load: float, steal: float) -> Measured:
+def as_json(result: Result) -> Measured:
     cell = result.cell
     return {
         "name": cell.name,
         "title": cell.title,
-        "load": load,
-        "steal": steal,
         "roles": {name: cell.role(name) for name in cell.all},
         "values": result.values,
         "failures": result.failures,
@@ -93,13 +91,13 @@ def _spread(values: list[float]) -> str:
 def limit(cell: Measured, cpus: int) -> str:
     """Return what holds our figure, from the CPU time that a job takes of the clients and of the server.
 
-    The rest of the time of a job passes while both wait. Empty if no CPU time was measured.
+    The rest of the time of a job passes while both wait. "–" if no CPU time was measured.
     """
     row = cell["row"]
     client, server = (_microseconds(cell, what) for what in ("CPU", "server CPU"))
     wall = _wall(cell)
     if not client or not wall:
-        return ""
+        return "–"
     own, servers = client / wall / row["processes"], (server or 0) / wall
     used = f"client {own:.0%}, server {servers:.0%} of a core" if server is not None else f"client {own:.0%} of a core"
     return f"{_held_by(own, servers, row, cpus)} ({used})"

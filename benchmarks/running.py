@@ -39,7 +39,7 @@ class Run:
             except CellFailed:
                 broken.append(name)
                 continue
-            circumstances = f"load {measured['load']:.1f}, steal {measured['steal']:.1%}"
+            circumstances = f"{measured['seconds']:.0f} s, load {measured['load']:.1f}, steal {measured['steal']:.1%}"
             print(f"\n{name}: {measured['title']}  ({circumstances})\n{table(measured)}", flush=True)
             self.cells.append(measured)
             self._write()

@@ -1,7 +1,4 @@
-"""Sessions that listen and discard what they receive, so that the cells measure sending, not Python's listening.
-
-``python -m benchmarks.project run_listeners`` runs this in a process.
-"""
+"""Sessions that listen and discard what they receive, so that the cells measure sending, not Python's listening."""
 
 import signal
 import socket

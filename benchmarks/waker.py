@@ -1,7 +1,4 @@
-"""Enqueues single jobs while workers wait, in the process ``python -m benchmarks.project run_waker``.
-
-Like the workers, the process is configured by its environment. It prints its ``Seen`` as JSON.
-"""
+"""Enqueues single jobs while workers wait, in a separate process, which its environment configures like the workers."""
 
 import random
 import threading
@@ -11,21 +8,29 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from os import environ
 from pathlib import Path
+from typing import Any
 
 from benchmarks.bare_signals import SENDERS
 from benchmarks.counting import Counter, counter
 from benchmarks.database import connect
 from benchmarks.seen import JITTER_SECONDS, Load, Seen
-from benchmarks.times import milliseconds_until_marked
-from benchmarks.waking import WARM_UP, Enqueue, bare_enqueue, enqueue
+from benchmarks.times import WARM_UP, milliseconds_until_marked
+from benchmarks.waking import Enqueue, bare_enqueue, enqueue
 from django_jobchains.worker import Worker
 
 TYPE = "bench.wake"
 STOP_SECONDS = 10
 
 
-def wake(load: Load, signals: str, using: str, *, inside: bool) -> Seen:
-    """Enqueue the jobs. ``signals`` is "ours" or one of ``SENDERS``. ``inside`` runs a worker in this process."""
+def wake(load: dict[str, Any], signals: str, using: str, *, inside: bool) -> Seen:
+    """Enqueue the jobs of a ``Load``, given by its fields.
+
+    ``signals`` is "ours" or one of ``SENDERS``. ``inside`` runs a worker in this process.
+    """
+    return _wake(Load(**load), signals, using, inside=inside)
+
+
+def _wake(load: Load, signals: str, using: str, *, inside: bool) -> Seen:
     with ExitStack() as stack:
         if inside:
             stack.enter_context(_working(using))

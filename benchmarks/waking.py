@@ -1,10 +1,8 @@
 """Latency with an idle worker: from the commit of an enqueue to the first line of the (last) handler."""
 
-import random
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,18 +12,18 @@ from django.db import transaction
 
 from benchmarks.bare_signals import SENDERS
 from benchmarks.cells import Cell, Figures, Row, Target
+from benchmarks.crowd import idle_worker
 from benchmarks.database import connect, empty, settle
 from benchmarks.machine import cpu_seconds
 from benchmarks.project.jobs import STEPS
-from benchmarks.seen import GAP_SECONDS, JITTER_SECONDS, percentiles
+from benchmarks.seen import JITTER_SECONDS, percentiles
 from benchmarks.server_cost import server_cost
 from benchmarks.statements import INSERT_ONE
-from benchmarks.times import milliseconds_until_marked
-from benchmarks.workers import bare_worker, waiting_worker
+from benchmarks.times import WARM_UP, sampled
+from benchmarks.workers import SLOTS, bare_worker_command, worker_command
 from django_jobchains import chains
 from django_jobchains.db.ids import new_id
 
-WARM_UP = 3
 BARE = "bare LISTEN"
 
 #: Enqueues one job and returns the time immediately after its commit.
@@ -51,12 +49,12 @@ def cells(*, is_quick: bool) -> Iterator[Cell]:
 
 
 def _ours(type_name: str, samples: int) -> Figures:
-    return _measure(waiting_worker, type_name, partial(enqueue, type_name), samples)
+    return _measure(worker_command([type_name], "default", SLOTS), partial(enqueue, type_name), samples)
 
 
 def _bare(type_name: str, samples: int) -> Figures:
     with connect() as bare, SENDERS["listen"](bare) as send:
-        return _measure(bare_worker, type_name, partial(bare_enqueue, bare, send, type_name), samples)
+        return _measure(bare_worker_command(type_name), partial(bare_enqueue, bare, send, type_name), samples)
 
 
 def enqueue(type_name: str, using: str = "default") -> float:
@@ -75,24 +73,16 @@ def bare_enqueue(bare: "psycopg.Connection[Any]", send: Callable[[], object], ty
     return committed
 
 
-def _measure(
-    worker: Callable[[Path, str], AbstractContextManager[int]], type_name: str, enqueue: Enqueue, samples: int
-) -> Figures:
+def _measure(worker: list[str], enqueue: Enqueue, samples: int) -> Figures:
     empty()
     settle()
     with tempfile.TemporaryDirectory() as folder:
         times = Path(folder, "times")
         times.touch()
-        with worker(times, type_name) as process:
-            for _ in range(WARM_UP):
-                _sample(enqueue, times)
+        with idle_worker(worker, times) as process:
+            sampled(enqueue, times, WARM_UP, JITTER_SECONDS)
             with server_cost(samples) as cost:
                 before = cpu_seconds(process) or 0.0
-                milliseconds = [_sample(enqueue, times) for _ in range(samples)]
+                milliseconds = sampled(enqueue, times, samples, JITTER_SECONDS)
                 spent = (cpu_seconds(process) or 0.0) - before
     return {**percentiles(milliseconds), "CPU µs/job": spent / samples * 1e6, **cost}
-
-
-def _sample(enqueue: Enqueue, times: Path) -> float:
-    time.sleep(GAP_SECONDS + random.random() * JITTER_SECONDS)
-    return milliseconds_until_marked(enqueue, times)

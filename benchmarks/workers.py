@@ -2,13 +2,11 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +59,7 @@ def bare_drain(
 
 
 def bare_command(kind: str, type_name: str, threads: int = 1) -> list[str]:
-    return [*MANAGE, "run_bare_drain", kind, type_name, "--threads", str(threads)]
+    return call_command("bare.drain", kind=kind, type_name=type_name, threads=threads)
 
 
 def figures(marks: Sequence[Marks], jobs: int, unit: str = "job") -> Figures:
@@ -122,38 +120,21 @@ def _wait(processes: "Sequence[subprocess.Popen[bytes]]") -> int | None:
     raise WorkerFailed(f"{running} are still running after {LONGEST_SECONDS} seconds.")
 
 
-@contextmanager
-def _waiting(command: list[str], times: Path) -> Iterator[int]:
-    """Run a process whose handlers append their times to a file, and stop it at the end. Yield its id."""
-    with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env={**own_environment(), "BENCH_TIMES": str(times)},
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-        try:
-            yield process.pid
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(30)
-
-
-def waiting_worker(times: Path, *type_names: str) -> AbstractContextManager[int]:
-    return _waiting(worker_command(type_names, "default", SLOTS), times)
-
-
-def bare_worker(times: Path, type_name: str) -> AbstractContextManager[int]:
-    return _waiting([*MANAGE, "run_bare_worker", type_name], times)
-
-
 MANAGE = (sys.executable, "-m", "benchmarks.project")
 
 
 def worker_command(type_names: Sequence[str], using: str, slots: int) -> list[str]:
     types = [part for name in type_names for part in ("--type", name)]
     return [*MANAGE, "run_jobworker", "--database", using, "--slots", str(slots), *types]
+
+
+def bare_worker_command(type_name: str, signals: str = "listen") -> list[str]:
+    return call_command("bare_worker.run", type_name=type_name, signals=signals)
+
+
+def call_command(function: str, **arguments: object) -> list[str]:
+    """Return the command of a process that calls a function of the benchmarks."""
+    return [*MANAGE, "call", function, json.dumps(arguments)]
 
 
 def own_environment() -> dict[str, str]:

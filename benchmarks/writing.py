@@ -1,4 +1,4 @@
-"""Concurrent enqueuers: ``python -m benchmarks.project run_writer`` runs this in each process."""
+"""Concurrent enqueuers, in several processes and threads."""
 
 import threading
 from collections.abc import Callable
@@ -54,7 +54,7 @@ def _enqueue_in_a_transaction(number: int) -> None:
         value.enqueue({"i": number})
 
 
-#: The writers by the name that ``run_writer`` takes.
+#: The writers by name.
 ENQUEUERS: dict[str, Callable[[int], None]] = {
     "enqueue": _enqueue,
     "notify-inside": _enqueue_and_notify,

@@ -5,6 +5,7 @@ from itertools import groupby
 from typing import Any
 
 from benchmarks.admin.visiting import MAX_MILLISECONDS, Visited
+from benchmarks.markdown import table
 
 INTRODUCTION = f"""\
 # The admin at ten million jobs
@@ -43,10 +44,10 @@ def line(visit: Visited) -> str:
 
 def page(run: dict[str, Any]) -> str:
     visits = [Visited(**values) for values in run["visits"]]
-    parts = [INTRODUCTION.format(times=run["how"]["times"]), "## Measured on", _table(("", ""), _facts(run))]
-    parts += ["## Table sizes", _table(("", "rows"), _rows(run)), "## Pages over the limit", _slow(visits)]
+    parts = [INTRODUCTION.format(times=run["how"]["times"]), "## Measured on", table(("", ""), _facts(run))]
+    parts += ["## Table sizes", table(("", "rows"), _rows(run)), "## Pages over the limit", _slow(visits)]
     for group, members in groupby(visits, key=lambda visit: visit.group):
-        parts += [f"## {group}", _table(HEADER, map(_row, members))]
+        parts += [f"## {group}", table(HEADER, map(_row, members))]
     parts.append(REPEATING.format(jobs=run["how"]["jobs"]))
     return "\n\n".join(parts) + "\n"
 
@@ -65,7 +66,7 @@ def _rows(run: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _slow(visits: Iterable[Visited]) -> str:
     slow = [visit for visit in visits if not visit.is_fast]
-    return _table(("page", *HEADER), ((visit.group, *_row(visit)) for visit in slow)) if slow else "None."
+    return table(("page", *HEADER), ((visit.group, *_row(visit)) for visit in slow)) if slow else "None."
 
 
 def _row(visit: Visited) -> Sequence[str]:
@@ -73,12 +74,3 @@ def _row(visit: Visited) -> Sequence[str]:
         return visit.name, visit.failure, "", "", "", ""
     figures = (visit.p50, visit.p95, visit.cpu_p95, visit.first)
     return visit.name, *(f"{figure:,.0f}" for figure in figures), str(visit.statements)
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(_cell(value) for value in line)} |" for line in lines)
-
-
-def _cell(value: object) -> str:
-    return " ".join(str(value).split()).replace("|", "\\|")

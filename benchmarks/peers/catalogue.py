@@ -5,7 +5,7 @@ This module imports only the standard library: it is used before anything is ins
 
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 SLOTS = 10
 #: The number of steps of a chain.
@@ -76,163 +76,162 @@ def _bare(requirement: str) -> str:
 #: Cells that drain a peer with a separate configuration.
 DRAINED = ("isolated", "isolated-cpu")
 _PSYCOPG = "psycopg[binary,pool]>=3.2"
-_PGQUEUER = ("pgqueuer[asyncpg]>=1.6", "asyncpg>=0.30", "uvloop>=0.21")
-# The package node is Node.js itself.
-_GRAPHILE_WORKER = ("graphile-worker@>=0.17", "node@22")
-_PG_BOSS = ("pg-boss@>=12", "node@22")
+#: This package of npm is Node.js itself.
+_NODE = "node@22"
 _DJANGO = "the connection stays open (CONN_MAX_AGE=None)"
 
+_PROCRASTINATE = Peer(
+    "procrastinate",
+    "procrastinate",
+    ("procrastinate>=3.10", _PSYCOPG),
+    f"concurrency {SLOTS}, coroutine handlers, enqueued with its synchronous connector; LISTEN, polls every 5 s",
+    "the jobs of a crashed worker stay *doing* until a task of the application finds and retries them; finished jobs "
+    "stay",
+    jobs=3_000,
+    pending="SELECT count(*) FROM procrastinate_jobs WHERE status IN ('todo', 'doing')",
+    chain_samples=20,  # some samples wait for the poll
+)
+_PGQUEUER = Peer(
+    "pgqueuer",
+    "pgqueuer",
+    ("pgqueuer[asyncpg]>=1.6", "asyncpg>=0.30", "uvloop>=0.21"),
+    "batch_size 10 (default), no limit on concurrent jobs (default), coroutine handlers on uvloop; LISTEN",
+    "at least once: a job without a heartbeat for 30 s is picked again; ends are written in batches, by id and without "
+    "a fence; finished jobs are moved to a log",
+    jobs=10_000,
+    pending="SELECT count(*) FROM pgqueuer",
+)
+_PGQUEUER_LIMITED = replace(
+    _PGQUEUER,
+    name=f"pgqueuer, at most {SLOTS}",
+    settings=f"max_concurrent_tasks {SLOTS}, which requires a batch_size of {SLOTS // 2}",
+    guarantees="as pgqueuer",
+    is_only_drained=True,
+    options={"BENCH_PEER_AT_MOST": str(SLOTS)},
+)
+_DJANGO_TASKS_DB = Peer(
+    "django-tasks-db",
+    "django_tasks_db",
+    ("django-tasks-db>=0.13", "django-tasks>=0.12", "Django>=5.2", _PSYCOPG),
+    f"one worker runs one task at a time; polls every 1 s (default), no start-up delay; {_DJANGO}",
+    "a task of a crashed worker stays *running*; finished tasks stay until they are pruned",
+    jobs=1_500,
+    pending="SELECT count(*) FROM django_tasks_database_dbtaskresult WHERE status IN ('READY', 'RUNNING')",
+    has_bulk=False,
+    gap_seconds=1.0,
+    samples=24,
+    chain_samples=12,
+)
+_DJANGO_Q2 = Peer(
+    "django-q2",
+    "django_q2",
+    ("django-q2>=1.11", "Django>=5.2", _PSYCOPG),
+    f"database broker, {SLOTS} worker processes, bulk 1, save_limit 250, polls every 0.2 s (defaults); {_DJANGO}",
+    "at least once: a task without a saved result is run again after 120 s (`retry`); the last 250 results stay",
+    jobs=500,
+    pending="SELECT count(*) FROM django_q_ormq",
+    has_bulk=False,
+    gap_seconds=0.2,
+    samples=60,
+    chain_samples=15,
+)
+_DJANGO_OX = Peer(
+    "django-ox",
+    "django_ox",
+    ("django-ox>=1.9", "Django>=6.0", _PSYCOPG),
+    f"{SLOTS} threads in one process, quiet (--verbosity 0), polls every 1 s (default); {_DJANGO}",
+    "at least once, by leases of 300 s that its workers renew; finished tasks stay until they are pruned",
+    jobs=3_000,
+    pending="SELECT count(*) FROM django_ox_oxtask WHERE status IN ('READY', 'RUNNING')",
+    python=(3, 12),
+    gap_seconds=1.0,
+    samples=24,
+    chain_samples=12,
+)
+_CELERY = Peer(
+    "celery with Redis",
+    "celery_redis",
+    ("celery[redis]>=5.5", "redis>=5"),
+    f"{SLOTS} threads in one process, no results, Redis as configured; a drain ends with the last handler",
+    "at most once (its default): a task is acknowledged before it runs, so it is lost when the worker crashes; no "
+    "history",
+    jobs=5_000,
+    has_bulk=False,
+)
+_CELERY_PREFORK = replace(
+    _CELERY,
+    name="celery prefork with Redis",
+    settings="4 processes of billiard, no results, Redis as configured; a drain ends with the last handler",
+    guarantees="as celery with Redis",
+    subject="isolated",
+    options={"BENCH_POOL": "prefork", "BENCH_CONCURRENCY": "4"},
+)
+_CELERY_BUSY = replace(
+    _CELERY_PREFORK,
+    name="celery prefork with Redis, 10 ms",
+    settings="a process of billiard for each CPU, otherwise as celery prefork with Redis",
+    jobs=1_000,
+    subject="isolated-cpu",
+    options={"BENCH_POOL": "prefork", "BENCH_CONCURRENCY": str(os.cpu_count()), "BENCH_BURN": "0.01"},
+)
+_GRAPHILE_WORKER = Peer(
+    "graphile-worker",
+    "graphile_worker",
+    ("graphile-worker@>=0.17", _NODE),
+    f"concurrency {SLOTS}, polls every 2 s (default); LISTEN",
+    "at least once: a crashed worker's jobs are run again after four hours; ends are not fenced (a DELETE by id); "
+    "finished jobs are deleted",
+    jobs=10_000,
+    pending="SELECT count(*) FROM graphile_worker.jobs",
+    is_node=True,
+)
+_GRAPHILE_WORKER_QUEUE = replace(
+    _GRAPHILE_WORKER,
+    name="graphile-worker, local queue",
+    settings="as graphile-worker, with `localQueue.size` 500, `completeJobBatchDelay` 0 and `failJobBatchDelay` 0, the "
+    "settings of its published figures",
+    guarantees="as graphile-worker, but after a crash up to 500 jobs wait for four hours, and jobs that had already "
+    "finished run again",
+    jobs=60_000,
+    is_only_drained=True,
+    options={"BENCH_LOCAL_QUEUE": "500"},
+)
+_PG_BOSS = Peer(
+    "pg-boss",
+    "pg_boss",
+    ("pg-boss@>=12", _NODE),
+    f"{SLOTS} workers in one process, which fetch one job and then wait for 2 s (default) or a NOTIFY",
+    "at least once: an active job is retried 15 minutes after its fetch, twice at most; ends are fenced by the number "
+    "of the retry; finished jobs stay for 7 days",
+    jobs=50,
+    pending="SELECT count(*) FROM pgboss.job WHERE state < 'completed'",
+    is_node=True,
+    samples=60,
+    chain_samples=15,
+)
+_PG_BOSS_BATCHES = replace(
+    _PG_BOSS,
+    name="pg-boss, batches",
+    settings="4 workers that fetch and complete 500 jobs at a time (`batchSize`), without a wait while "
+    "batches are full (`burstWhenBatchFull`)",
+    guarantees="as pg-boss, but a failure fails its whole batch of 500",
+    jobs=30_000,
+    is_only_drained=True,
+    options={"BENCH_BATCH": "500"},
+)
+
 PEERS = (
-    Peer(
-        "procrastinate",
-        "procrastinate",
-        ("procrastinate>=3.10", _PSYCOPG),
-        f"concurrency {SLOTS}, coroutine handlers, enqueued with its synchronous connector; LISTEN, polls every 5 s",
-        "the jobs of a crashed worker stay *doing* until a task of the application finds and retries them; finished "
-        "jobs stay",
-        jobs=3_000,
-        pending="SELECT count(*) FROM procrastinate_jobs WHERE status IN ('todo', 'doing')",
-        chain_samples=20,  # some samples wait for the poll
-    ),
-    Peer(
-        "pgqueuer",
-        "pgqueuer",
-        _PGQUEUER,
-        "batch_size 10 (default), no limit on concurrent jobs (default), coroutine handlers on uvloop; LISTEN",
-        "at least once: a job without a heartbeat for 30 s is picked again; ends are written in batches, by id and "
-        "without a fence; finished jobs are moved to a log",
-        jobs=10_000,
-        pending="SELECT count(*) FROM pgqueuer",
-    ),
-    Peer(
-        f"pgqueuer, at most {SLOTS}",
-        "pgqueuer",
-        _PGQUEUER,
-        f"as pgqueuer, with max_concurrent_tasks {SLOTS}, which requires a batch_size of {SLOTS // 2}",
-        "as pgqueuer",
-        jobs=10_000,
-        pending="SELECT count(*) FROM pgqueuer",
-        is_only_drained=True,
-        options={"BENCH_PEER_AT_MOST": str(SLOTS)},
-    ),
-    Peer(
-        "django-tasks-db",
-        "django_tasks_db",
-        ("django-tasks-db>=0.13", "django-tasks>=0.12", "Django>=5.2", _PSYCOPG),
-        f"one worker runs one task at a time; polls every 1 s (default), no start-up delay; {_DJANGO}",
-        "a task of a crashed worker stays *running*; finished tasks stay until they are pruned",
-        jobs=1_500,
-        pending="SELECT count(*) FROM django_tasks_database_dbtaskresult WHERE status IN ('READY', 'RUNNING')",
-        has_bulk=False,
-        gap_seconds=1.0,
-        samples=24,
-        chain_samples=12,
-    ),
-    Peer(
-        "django-q2",
-        "django_q2",
-        ("django-q2>=1.11", "Django>=5.2", _PSYCOPG),
-        f"database broker, {SLOTS} worker processes, bulk 1, save_limit 250, polls every 0.2 s (defaults); {_DJANGO}",
-        "at least once: a task without a saved result is run again after 120 s (`retry`); the last 250 results stay",
-        jobs=500,
-        pending="SELECT count(*) FROM django_q_ormq",
-        has_bulk=False,
-        gap_seconds=0.2,
-        samples=60,
-        chain_samples=15,
-    ),
-    Peer(
-        "celery with Redis",
-        "celery_redis",
-        ("celery[redis]>=5.5", "redis>=5"),
-        f"{SLOTS} threads in one process, no results, Redis as configured; a drain ends with the last handler",
-        "at most once (its default): a task is acknowledged before it runs, so it is lost when the worker crashes; no "
-        "history",
-        jobs=5_000,
-        has_bulk=False,
-    ),
-    Peer(
-        "celery prefork with Redis",
-        "celery_redis",
-        ("celery[redis]>=5.5", "redis>=5"),
-        "4 processes of billiard, no results, Redis as configured; a drain ends with the last handler",
-        "as celery with Redis",
-        jobs=5_000,
-        subject="isolated",
-        options={"BENCH_POOL": "prefork", "BENCH_CONCURRENCY": "4"},
-    ),
-    Peer(
-        "celery prefork with Redis, 10 ms",
-        "celery_redis",
-        ("celery[redis]>=5.5", "redis>=5"),
-        "a process of billiard for each CPU, no results, Redis as configured; a drain ends with the last handler",
-        "as celery with Redis",
-        jobs=1_000,
-        subject="isolated-cpu",
-        options={"BENCH_POOL": "prefork", "BENCH_CONCURRENCY": str(os.cpu_count()), "BENCH_BURN": "0.01"},
-    ),
-    Peer(
-        "django-ox",
-        "django_ox",
-        ("django-ox>=1.9", "Django>=6.0", _PSYCOPG),
-        f"{SLOTS} threads in one process, quiet (--verbosity 0), polls every 1 s (default); {_DJANGO}",
-        "at least once, by leases of 300 s that its workers renew; finished tasks stay until they are pruned",
-        jobs=3_000,
-        pending="SELECT count(*) FROM django_ox_oxtask WHERE status IN ('READY', 'RUNNING')",
-        python=(3, 12),
-        gap_seconds=1.0,
-        samples=24,
-        chain_samples=12,
-    ),
-    Peer(
-        "graphile-worker",
-        "graphile_worker",
-        _GRAPHILE_WORKER,
-        f"concurrency {SLOTS}, polls every 2 s (default); LISTEN. Finished jobs are deleted",
-        "at least once: a crashed worker's jobs are run again after four hours; ends are not fenced (a DELETE by id); "
-        "finished jobs are deleted",
-        jobs=10_000,
-        pending="SELECT count(*) FROM graphile_worker.jobs",
-        is_node=True,
-    ),
-    Peer(
-        "graphile-worker, local queue",
-        "graphile_worker",
-        _GRAPHILE_WORKER,
-        "as graphile-worker, with `localQueue.size` 500, `completeJobBatchDelay` 0 and `failJobBatchDelay` 0, the "
-        "settings of its published figures",
-        "as graphile-worker, but after a crash up to 500 jobs wait for four hours, and jobs that had already finished "
-        "run again",
-        jobs=30_000,
-        pending="SELECT count(*) FROM graphile_worker.jobs",
-        is_node=True,
-        is_only_drained=True,
-        options={"BENCH_LOCAL_QUEUE": "500"},
-    ),
-    Peer(
-        "pg-boss",
-        "pg_boss",
-        _PG_BOSS,
-        f"{SLOTS} workers in one process, which fetch one job and then wait for 2 s (default) or a NOTIFY",
-        "at least once: an active job is retried 15 minutes after its fetch, twice at most; ends are fenced by the "
-        "number of the retry; finished jobs stay for 7 days",
-        jobs=50,
-        pending="SELECT count(*) FROM pgboss.job WHERE state < 'completed'",
-        is_node=True,
-        samples=60,
-        chain_samples=15,
-    ),
-    Peer(
-        "pg-boss, batches",
-        "pg_boss",
-        _PG_BOSS,
-        "4 workers that fetch and complete 500 jobs at a time (`batchSize`), without a wait while batches are full "
-        "(`burstWhenBatchFull`)",
-        "as pg-boss, but a failure fails its whole batch of 500",
-        jobs=30_000,
-        pending="SELECT count(*) FROM pgboss.job WHERE state < 'completed'",
-        is_node=True,
-        is_only_drained=True,
-        options={"BENCH_BATCH": "500"},
-    ),
+    _PROCRASTINATE,
+    _PGQUEUER,
+    _PGQUEUER_LIMITED,
+    _DJANGO_TASKS_DB,
+    _DJANGO_Q2,
+    _CELERY,
+    _CELERY_PREFORK,
+    _CELERY_BUSY,
+    _DJANGO_OX,
+    _GRAPHILE_WORKER,
+    _GRAPHILE_WORKER_QUEUE,
+    _PG_BOSS,
+    _PG_BOSS_BATCHES,
 )

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import quantiles
 from typing import Any
 
 import psycopg
@@ -16,6 +15,7 @@ from benchmarks.cells import Figures
 from benchmarks.peers.catalogue import Peer
 from benchmarks.peers.processes import LONGEST_SECONDS, PeerFailed, Place, Worker, worker
 from benchmarks.project.settings import NAME, SERVER
+from benchmarks.seen import percentiles
 from benchmarks.server_cost import server_cost
 
 ENQUEUED = 3_000
@@ -75,10 +75,7 @@ def _latency(peer: Peer, command: str, samples: int, *, is_quick: bool) -> Figur
         except PeerFailed:
             running.check()  # the worker's output explains more than the client's timeout
             raise
-    percentiles = quantiles(milliseconds, n=100, method="inclusive")
-    # The 99th percentile of a few samples means nothing.
-    reported = (50, 95, 99) if len(milliseconds) >= 100 else (50, 95)
-    return {f"p{number} ms": percentiles[number - 1] for number in reported}
+    return percentiles(milliseconds)
 
 
 def _wait_for(running: Worker, is_so: Callable[[], bool]) -> None:

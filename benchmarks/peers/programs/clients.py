@@ -1,18 +1,15 @@
 """Times the enqueueing side in the same way for each system."""
 
 import os
-import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from benchmarks.times import milliseconds_until_marked
+from benchmarks.times import WARM_UP, sampled, timed
 
 IN_ONE_CALL = 1_000
-GAP_SECONDS = 0.05
-WARM_UP = 3
 
 
 @dataclass(frozen=True)
@@ -64,11 +61,7 @@ def _one_by_one(client: Client, count: int) -> None:
 
 def _timed(run: Callable[[int], object], times: int, jobs_each: int) -> dict[str, float]:
     run(1)  # connects and prepares
-    started, cpu = time.perf_counter(), time.process_time()
-    run(times)
-    seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu
-    jobs = times * jobs_each
-    return {"jobs/s": jobs / seconds, "CPU µs/job": cpu_seconds / jobs * 1e6}
+    return timed(times * jobs_each, "job", partial(run, times))
 
 
 def wake_up(client: Client, samples: str, gap_seconds: str) -> list[float]:
@@ -80,18 +73,11 @@ def chain_latency(client: Client, samples: str, gap_seconds: str) -> list[float]
 
 
 def _milliseconds(start: Callable[[], object], samples: int, gap_seconds: float) -> list[float]:
-    times = Path(os.environ["BENCH_TIMES"])
-    return [_sample(start, times, gap_seconds) for _ in range(WARM_UP + samples)][WARM_UP:]
-
-
-def _sample(start: Callable[[], object], times: Path, gap_seconds: float) -> float:
-    time.sleep(GAP_SECONDS + random.random() * gap_seconds)
-
     def enqueue() -> float:
         start()
         return time.time()
 
-    return milliseconds_until_marked(enqueue, times)
+    return sampled(enqueue, Path(os.environ["BENCH_TIMES"]), WARM_UP + samples, gap_seconds)[WARM_UP:]
 
 
 COMMANDS: dict[str, Callable[..., object]] = {
