@@ -106,6 +106,8 @@ class Outcome:
     span: "AttemptSpan | None" = field(default=None, compare=False, repr=False)
     #: Why the attempt must no longer write, if it noticed this itself.
     abandoned_reason: str = ""
+    #: Whether it is in the table of jobs. A retry must not mistake the worker's own write for another worker's.
+    is_written: bool = False
 
     def replace_by_failure(self, error: BaseException) -> None:
         """Replace an outcome that cannot be written by the failure that the error would cause in ``complete()``.

@@ -169,6 +169,8 @@ _this_thread = _Opened()
 
 def opened_connections() -> list[BaseDatabaseWrapper]:
     """Return the connections of this thread. Faster than asking Django."""
+    if not _this_thread.by_alias:
+        return []
     return [connection for connection in _this_thread.by_alias.values() if connection.connection is not None]
 
 

@@ -23,26 +23,28 @@ AbortReason = Literal[
 class AbortSignal:
     """Asks a handler to stop, with a reason. Later reasons have no effect. Thread-safe."""
 
-    #: Shared by all signals, because a lock for each of thousands of jobs per second is expensive.
-    _lock = threading.Lock()
+    # There may be thousands of signals per second: they share a lock, and only read these defaults.
 
-    def __init__(self) -> None:
-        self._event: threading.Event | None = None
-        self._async_event: asyncio.Event | None = None
-        self._callbacks: list[Callable[[], object]] = []
-        #: Callbacks of the library itself, which do not block.
-        self.listeners: list[Callable[[], object]] = []
-        self.reason: AbortReason | None = None
-        #: The monotonic time of the abort.
-        self.aborted_at: float | None = None
-        #: Whether the attempt's own transaction has the job row locked, so that no other worker can take the job.
-        self.is_row_locked = False
-        #: Whether the handler has returned. A lost lease is then detected when the outcome is written.
-        self.is_over = False
-        #: Whether the attempt may end in another process, which says so before.
-        self.ends_elsewhere = False
-        #: Whether the worker has given up the attempt, because it did not stop. It must not write anything then.
-        self.is_detached = False
+    _lock = threading.Lock()
+    _event: threading.Event | None = None
+    _async_event: asyncio.Event | None = None
+    _callbacks: tuple[Callable[[], object], ...] = ()
+    reason: AbortReason | None = None
+    #: The monotonic time of the abort.
+    aborted_at: float | None = None
+    #: Whether the attempt's own transaction has the job row locked, so that no other worker can take the job.
+    is_row_locked = False
+    #: Whether the handler has returned. A lost lease is then detected when the outcome is written.
+    is_over = False
+    #: Whether the attempt may end in another process, which says so before.
+    ends_elsewhere = False
+    #: Whether the worker has given up the attempt, because it did not stop. It must not write anything then.
+    is_detached = False
+
+    @property
+    def listeners(self) -> list[Callable[[], object]]:
+        """Callbacks of the library itself, which do not block."""
+        return self.__dict__.setdefault("_listeners", [])  # type: ignore[no-any-return]
 
     @property
     def aborted(self) -> bool:
@@ -82,7 +84,7 @@ class AbortSignal:
         """Call a function on abort, on a separate thread; or at once, on this one, if the signal is already aborted."""
         with self._lock:
             if not self.aborted:
-                self._callbacks.append(callback)
+                self._callbacks += (callback,)
                 return
         _call_all([callback])
 

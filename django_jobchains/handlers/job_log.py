@@ -41,7 +41,7 @@ class JobLogBuffer:
 
     def ended(self, key: AttemptKey) -> None:
         """Request that the entries of an ended attempt are written at once."""
-        if key in self._waiting:
+        if self._waiting and key in self._waiting:
             self.is_urgent.set()
 
     def take(self) -> list[LogEntries]:

@@ -55,36 +55,41 @@ class AttemptCounter(PeriodicTask):
         self.failures: FailureLog = FailureLog(text, worker)
         self.seconds = seconds
 
-    def ended(self, outcome: Outcome) -> None:
-        """Count a written outcome. Can be called from any thread."""
-        is_completed = outcome.ending is _COMPLETED
-        if outcome.failed and outcome.failed.kind == "crash":
-            self.crashed([outcome.job.type_name])
-        elif is_completed or outcome.ending in _FAILED:
-            self.count(outcome.job.type_name, outcome.seconds, is_completed=is_completed)
+    def ended(self, outcomes: Iterable[Outcome]) -> None:
+        """Count those outcomes that are written. Can be called from any thread."""
+        with self._lock:
+            slice_ = time.monotonic() // SLICE_SECONDS
+            for outcome in outcomes:
+                if not outcome.is_written:
+                    continue
+                if outcome.failed is not None and outcome.failed.kind == "crash":
+                    self._sums_of(slice_, outcome.job.type_name).crashed += 1
+                elif outcome.ending is _COMPLETED or outcome.ending in _FAILED:
+                    self._add(slice_, outcome.job.type_name, outcome.seconds, outcome.ending is _COMPLETED)
 
     def count(self, type_name: str, seconds: float, *, is_completed: bool) -> None:
         """Count an attempt that was completed or failed. Can be called from any thread."""
-        average = self.average_seconds.get(type_name, seconds)
-        self.average_seconds[type_name] = max(seconds, average + (seconds - average) * NEWEST_WEIGHT)
         with self._lock:
-            key = (time.monotonic() // SLICE_SECONDS, type_name)
-            sums = self._sums.get(key) or self._new_sums(key)
-            if is_completed:
-                sums.completed += 1
-            else:
-                sums.failed += 1
-            sums.seconds += seconds
-            if seconds > sums.longest_seconds:
-                sums.longest_seconds = seconds
+            self._add(time.monotonic() // SLICE_SECONDS, type_name, seconds, is_completed)
 
     def crashed(self, type_names: Iterable[str]) -> None:
         """Count attempts whose process died, or whose lease expired."""
         with self._lock:
             for type_name in type_names:
-                key = (time.monotonic() // SLICE_SECONDS, type_name)
-                sums = self._sums.get(key) or self._new_sums(key)
-                sums.crashed += 1
+                self._sums_of(time.monotonic() // SLICE_SECONDS, type_name).crashed += 1
+
+    def _add(self, slice_: float, type_name: str, seconds: float, is_completed: bool) -> None:
+        average = self.average_seconds.get(type_name, seconds)
+        average += (seconds - average) * NEWEST_WEIGHT
+        self.average_seconds[type_name] = max(seconds, average)
+        sums = self._sums.get((slice_, type_name)) or self._sums_of(slice_, type_name)
+        if is_completed:
+            sums.completed += 1
+        else:
+            sums.failed += 1
+        sums.seconds += seconds
+        if seconds > sums.longest_seconds:
+            sums.longest_seconds = seconds
 
     def step(self) -> bool:
         """Store the counts. Returns False, because counts that cannot be stored wait for the next time."""
@@ -96,8 +101,8 @@ class AttemptCounter(PeriodicTask):
             self.failures.failed(error)
         return False
 
-    def _new_sums(self, key: tuple[float, str]) -> _Sums:
-        sums = self._sums[key] = _Sums()
+    def _sums_of(self, slice_: float, type_name: str) -> _Sums:
+        sums = self._sums.setdefault((slice_, type_name), _Sums())
         if len(self._sums) > MAX_KEPT_SUMS:
             del self._sums[next(iter(self._sums))]
         return sums

@@ -37,7 +37,7 @@ logger = getLogger("django_jobchains")
 
 MAX_BATCH_SIZE = 200
 #: How long the first end of a batch waits for others. It waits only while claimed attempts wait for a slot.
-GATHER_SECONDS = 0.004
+GATHER_SECONDS = 0.01
 #: The number of retries of a single end that exceeds a time limit before it is replaced. The server may be busy.
 MAX_TIMEOUTS = 3
 
@@ -226,11 +226,11 @@ class EndWriter(Generic[EndT]):
         self._sink.release(ends)
         # The last step, because an earlier error retries the batch.
         self._delayed.forget(ends)
+        self._uncertain.difference_update(map(id, ends))
         with self._lock:
             self._was_behind |= self.is_behind
             for identity in map(id, ends):
                 self._batch.pop(identity, None)
-                self._uncertain.discard(identity)
                 self._pending.pop(identity, None)
         self._sink.released(ends)
 
@@ -280,8 +280,9 @@ class DelayedEnds(Generic[EndT]):
         return delayed.errors if delayed else 0
 
     def forget(self, ends: Iterable[EndT]) -> None:
-        for end in ends:
-            self._delayed.pop(id(end), None)
+        if self._delayed:
+            for end in ends:
+                self._delayed.pop(id(end), None)
 
     def seconds_to_next(self) -> float | None:
         """Return the seconds until the next retry, None if no end is delayed."""
@@ -308,8 +309,6 @@ class JobSink(Sink[Outcome]):
         self._context = context
         self._store = context.store
         self._worker = context.worker
-        #: The written part of the current batch: a retry must not mistake its own writes for another worker's.
-        self._written: set[AttemptKey] = set()
         #: The identities of outcomes that were replaced by the failure of their write.
         self._replaced: set[int] = set()
         #: Effects to publish: from this thread's writes, and from attempts that committed their outcome themselves.
@@ -327,57 +326,53 @@ class JobSink(Sink[Outcome]):
     def take(self, batch: Iterable[Outcome]) -> None:
         for outcome in batch:
             if outcome.effects is not None:
-                self._written.add(outcome.job.key)
+                outcome.is_written = True
                 self._committed.add(outcome.effects)
 
     def groups(self, batch: Collection[Outcome]) -> Iterator[Sequence[Outcome]]:
         """Yield one outcome of each attempt. Another one follows in the next step."""
         if batch:
-            yield list({outcome.job.key: outcome for outcome in batch}.values())
+            yield list({id(outcome.job): outcome for outcome in batch}.values())
 
     def has_written(self, outcome: Outcome) -> bool:
-        return outcome.job.key in self._written
+        return outcome.is_written
 
     def write(self, outcomes: Sequence[Outcome], uncertain: Collection[int]) -> list[Outcome]:
-        unwritten = [outcome for outcome in outcomes if outcome.job.key not in self._written]
-        if not unwritten:
+        by_kind: dict[OutcomeKind, list[Outcome]] = defaultdict(list)
+        for outcome in outcomes:
+            if not outcome.is_written and outcome.ending is not OutcomeKind.ABANDONED:
+                by_kind[outcome.ending].append(outcome)
+        if not by_kind:
             return []
         with measured("finish", self._worker):
-            self._write_rows(unwritten)
-        missing = [outcome for outcome in unwritten if outcome.job.key not in self._written and _has_row(outcome)]
+            missing = [outcome for kind in by_kind for outcome in self._write_kind(kind, by_kind[kind])]
         if not missing:
             return []
         leases = self._store.leases.check([outcome.job.key for outcome in missing])
         for outcome in missing:
-            if id(outcome) in uncertain and self._was_committed(outcome, leases.completed):
-                self._written.add(outcome.job.key)
+            if id(outcome) in uncertain:
+                outcome.is_written = self._was_committed(outcome, leases.completed)
         return [outcome for outcome in missing if outcome.job.key not in leases.lost]
 
-    def _write_rows(self, outcomes: Iterable[Outcome]) -> None:
-        """Write each kind of outcome with as many statements as for a single outcome."""
-        by_kind: dict[OutcomeKind, list[Any]] = defaultdict(list)
+    def _write_kind(self, kind: OutcomeKind, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        """Write outcomes of one kind with as many statements as for a single outcome. Return those not written."""
+        attempts, effects, cancelled = self._store.attempts, self._effects, set[AttemptKey]()
+        rows: list[Any] = [outcome.finished or outcome.failed or outcome.job.key for outcome in outcomes]
+        written: Collection[AttemptKey]
+        if kind is OutcomeKind.COMPLETED:
+            written = attempts.finish(rows, effects)
+        elif kind is OutcomeKind.HANDED_BACK:
+            written = attempts.hand_back(rows, effects)
+        else:
+            end = attempts.fail if kind is OutcomeKind.FAILED else attempts.reschedule
+            written = statuses = end(rows, effects)
+            cancelled = {key for key, status in statuses.items() if status == "cancelled"}
+        are_all = len(written) == len(rows)  # The hash of a job's id is slow to compute.
         for outcome in outcomes:
-            by_kind[outcome.ending].append(outcome.finished or outcome.failed or outcome.job.key)
-        if finished := by_kind[OutcomeKind.COMPLETED]:
-            self._written |= self._store.attempts.finish(finished, self._effects)
-        cancelled: set[AttemptKey] = set()
-        attempts = self._store.attempts
-        ends = {
-            OutcomeKind.RETRIED: attempts.reschedule,
-            OutcomeKind.RESCHEDULED: attempts.reschedule,
-            OutcomeKind.FAILED: attempts.fail,
-        }
-        for kind, end in ends.items():
-            if failed := by_kind[kind]:
-                statuses = end(failed, self._effects)
-                self._written |= statuses.keys()
-                cancelled |= {key for key, status in statuses.items() if status == "cancelled"}
-        if keys := by_kind[OutcomeKind.HANDED_BACK]:
-            self._written |= attempts.hand_back(keys, self._effects)
-        if cancelled:
-            for outcome in outcomes:
-                if outcome.job.key in cancelled:
-                    outcome.ending = OutcomeKind.CANCELLED
+            outcome.is_written = are_all or outcome.job.key in written
+            if cancelled and outcome.job.key in cancelled:
+                outcome.ending = OutcomeKind.CANCELLED
+        return [] if are_all else [outcome for outcome in outcomes if not outcome.is_written]
 
     def _was_committed(self, outcome: Outcome, completed: Collection[AttemptKey]) -> bool:
         """Return whether a transaction that got no reply to its commit has written this outcome."""
@@ -404,17 +399,16 @@ class JobSink(Sink[Outcome]):
         Also reports the continuation of a completed job, or the end of its chain if it has only this job. The ends of
         other chains are read from the database.
         """
-        unreported = self._context.leases.release([outcome.job.key for outcome in outcomes])
+        known = self._context.leases.release([outcome.job.key for outcome in outcomes])
+        self._context.counter.ended(outcomes)
+        is_end_observed = observes(ChainEnded)
         for outcome in outcomes:
             job, finished = outcome.job, outcome.finished
             continuation = finished.continuation if finished else None
-            ending, abandoned_reason = outcome.ending, ""
-            is_written = job.key in self._written
-            if is_written:
-                self._context.counter.ended(outcome)
-            else:
+            ending, abandoned_reason, is_written = outcome.ending, "", outcome.is_written
+            if not is_written:
                 ending, abandoned_reason = OutcomeKind.ABANDONED, outcome.abandoned_reason or TAKEN
-                if job.key in unreported:  # Otherwise the lost lease was reported when the worker noticed it.
+                if job.key not in known:  # Otherwise the lost lease was reported when the worker noticed it.
                     reason = outcome.abandoned_reason or outcome.error or TAKEN
                     report(AttemptAbandoned(self._worker, job.id, reason))
             report(
@@ -436,7 +430,7 @@ class JobSink(Sink[Outcome]):
             )
             if is_written and continuation:
                 report_created(self._store.using, [continuation], outcome.effects or self._effects)
-            elif is_written and finished and not job.chain_index and observes(ChainEnded):
+            elif is_written and finished and not job.chain_index and is_end_observed:
                 seconds = (job.last_attempt_at - job.created_at).total_seconds() + outcome.seconds
                 report(ChainEnded(self._worker, job.chain_id, job.type_name, "completed", max(seconds, 0.0)))
                 self._reported_chains.add(job.chain_id)
@@ -444,14 +438,13 @@ class JobSink(Sink[Outcome]):
                 created = [continuation.id] if is_written and continuation else []
                 name = "continued" if created else str(ending)
                 outcome.span.end(name, outcome.exception, abandoned_reason, created)
-            self._replaced.discard(id(outcome))
+        self._replaced.difference_update(map(id, outcomes))
         self.is_published = False
 
     def report_delay(self, outcome: Outcome, seconds: float, error: str) -> None:
         report(OutcomeDelayed(self._worker, outcome.job.id, outcome.job.type_name, seconds, error))
 
     def publish(self) -> None:
-        self._written.clear()
         if not self.is_published:
             wake = self._context.wake
             if self._effects.due_types or self._context.queues.has_limits or wake.is_eager:
@@ -474,13 +467,8 @@ def ended_attempts(outcomes: Collection[Outcome]) -> list[EndedAttempt]:
             outcome.retry_seconds(),
         )
         for outcome in outcomes
-        if outcome.effects is None and _has_row(outcome)
+        if outcome.effects is None and outcome.ending is not OutcomeKind.ABANDONED
     ]
-
-
-def _has_row(outcome: Outcome) -> bool:
-    """Return whether there is something to write."""
-    return outcome.ending is not OutcomeKind.ABANDONED
 
 
 #: The states of a record that was written, by the end of its attempt. Without an end, another process may have written
@@ -562,7 +550,7 @@ class RecordSink(Sink[EndedRecord]):
     def release(self, ends: Sequence[EndedRecord]) -> None:
         for ended in ends:
             leases = self._context.record_leases[ended.kind.name]
-            is_news = bool(leases.release([ended.key]))
+            is_news = not leases.release([ended.key])
             if ended.is_handed_back and ended.exception is not None and self._throttle.allows():
                 text = "Record %s of %r could not be loaded, and is queued again: %s"
                 logger.warning(text, ended.key[0], ended.kind.name, log_text(ended.exception))

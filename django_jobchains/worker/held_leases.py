@@ -103,10 +103,14 @@ class HeldLeases:
         return signal
 
     def release(self, keys: Iterable[LeaseKey]) -> set[LeaseKey]:
-        """Remove leases whose ends are written. Return those whose loss would be news."""
+        """Remove leases whose ends are written. Return those whose loss would not be news: usually none."""
+        known = set()
         with self._lock:
-            released = {key: self._held.pop(key, None) or self._lost.pop(key, None) for key in keys}
-        return {key for key, holding in released.items() if holding is not None and not holding.is_reported}
+            for key in keys:
+                holding = self._held.pop(key, None) or self._lost.pop(key, None)
+                if holding is None or holding.is_reported:
+                    known.add(key)
+        return known
 
     def count_by_queue(self) -> Counter[str]:
         """Count the attempts whose end is not written yet, except detached ones."""

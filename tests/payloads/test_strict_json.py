@@ -149,6 +149,17 @@ def test_the_limits_are_settings(settings):
     assert "deeper than 2 levels" in str(error_of([[[1]]]))
 
 
+@pytest.mark.parametrize("text", [" 1", "1 ", '\t{"a": [1]}\r\n'])
+def test_spaces_around_a_stored_value_are_accepted(text):
+    assert decode(text) == json.loads(text)
+
+
+@pytest.mark.parametrize("text", ["", " ", "1 2", "{} {}", "[1]]", "\ufeff1", "\xa01", "nope"])
+def test_a_stored_text_that_is_not_one_value_is_refused(text):
+    with pytest.raises(ValueError, match="cannot be decoded"):
+        decode(text)
+
+
 def test_an_integer_that_python_cannot_parse_is_refused():
     assert "cannot be written as JSON" in str(error_of(10**5000))
 

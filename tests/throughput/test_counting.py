@@ -189,7 +189,8 @@ def ended(store, counter):
 
     def ended(*types, seconds=0.0):
         for name in types:
-            counter.ended(Outcome(job._replace(type_name=name), OutcomeKind.COMPLETED, seconds=seconds))
+            outcome = Outcome(job._replace(type_name=name), OutcomeKind.COMPLETED, seconds=seconds, is_written=True)
+            counter.ended([outcome])
 
     return ended
 

@@ -6,6 +6,7 @@ import pytest
 
 from django_jobchains.worker.claim_wait import WakeUp
 from django_jobchains.worker.slots import Slots
+from django_jobchains.worker.threads import OwnedThread
 from tests.support.waiting import until
 from tests.support.workers import context_for
 
@@ -102,7 +103,38 @@ def test_another_slot_runs_what_follows_an_attempt_that_was_stuck(slots):
     assert not slots._following
 
 
-@pytest.mark.parametrize(("seconds", "ahead"), [(0.001, 100), (0.0199, 10), (0.049, 4), (0.06, 0), (10, 0)])
+def test_a_slot_runs_the_attempts_that_wait_one_after_another(slots, monkeypatch):
+    """Between them it waits for nothing: while attempts are short, one wake-up is enough for many of them."""
+    waits, done = [], threading.Event()
+    monkeypatch.setattr(slots, "_notify_one", lambda: None)  # only the slot that is notified below may run
+    monkeypatch.setattr(slots, "next", lambda slot: waits.append(slot) or Slots.next(slots, slot))
+    slots.put([FakeAttempt(int) for _ in range(5)] + [FakeAttempt(done.set)])
+    with slots._changed:
+        slots._changed.notify()
+    assert done.wait(20)
+    until(lambda: slots.is_idle and len(waits) == 1)
+
+
+@pytest.mark.parametrize("end", ["written off", "closed", "failed"])
+def test_a_slot_that_is_replaced_or_closed_takes_no_attempt_that_waits(monkeypatch, end):
+    monkeypatch.setattr(OwnedThread, "start", lambda thread: None)
+    slots = Slots(context_for(slots=1), None)
+    [slot] = slots._slots
+    first, second = FakeAttempt(int), FakeAttempt(int)
+    slots.put([first, second])
+    assert slots.next(slot) is first
+    if end == "written off":
+        assert slots.write_off(first)
+    elif end == "closed":
+        slots.close()
+    assert slots.done(slot, takes_next=end != "failed") is None
+    assert [attempt for _, attempt in slots.backlog] == [second]
+    assert slots.running == 0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "ahead"), [(0.0001, 200), (0.0019, 105), (0.0199, 10), (0.049, 4), (0.06, 0), (10, 0)]
+)
 def test_jobs_are_claimed_ahead_only_while_attempts_are_short(slots, seconds, ahead):
     assert slots.room() == COUNT  # no duration is known yet
     for _ in range(200):
