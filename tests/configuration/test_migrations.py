@@ -26,7 +26,8 @@ def test_no_migration_is_missing_whatever_the_default_type_of_primary_keys_is(se
 
 @pytest.mark.postgresql
 def test_storage_parameters_are_set():
-    for model in (Job, JobBlocker, FailedAttempt, LogLine):
+    assert stored(Job) == (OF_HISTORY | {"fillfactor=90"}, False)
+    for model in (JobBlocker, FailedAttempt, LogLine):
         assert stored(model) == (OF_HISTORY, False)
     assert stored(JobProgress) == (OF_HISTORY | {"fillfactor=70"}, False)
     assert stored(KeyLock) == (set(), True)

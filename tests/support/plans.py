@@ -64,16 +64,22 @@ def rows_read(node):
     return float((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"])
 
 
+def rows_compared(node):
+    """Return the number of pairs that a join compared in vain."""
+    return node.get("Rows Removed by Join Filter", 0) * node["Actual Loops"]
+
+
 def indexes_of(found):
     return {node["Index Name"] for node in found if "Index Name" in node}
 
 
 def assert_reads_little(found, wanted):
-    """Check that there is no sequential scan, and that few unwanted rows are read or sorted."""
+    """Check that there is no sequential scan, and that few unwanted rows are read, sorted or compared."""
     scans = [node for node in found if node.get("Relation Name") in TABLES]
     sorts = [node for node in found if "Sort" in node["Node Type"]]
     most = wanted * 2 + ROWS_FOR_GROUPS
     wrong = [node for node in scans + sorts if node["Node Type"] == "Seq Scan" or rows_read(node) > most]
+    wrong += [node for node in found if rows_compared(node) > most]
     assert not wrong, [
         (node["Node Type"], node.get("Relation Name"), node.get("Index Name"), rows_read(node)) for node in wrong
     ]

@@ -103,7 +103,10 @@ class SkipScan(Jobs):
 
     @property
     def _next_key(self) -> str:
-        """SQL of the key before the next group: this group's key, or the start of the next that may be served."""
+        """SQL of the key before the next group: this group's key, or the start of the next that may be served.
+
+        OFFSET 0 keeps PostgreSQL from evaluating the conditions again for each column of the key.
+        """
         next_queue = (
             f"CASE WHEN served.is_every_queue THEN (SELECT queue FROM {self.tables.job} WHERE status = 'pending' "
             f"AND queue > reached.queue ORDER BY {_GROUP}, run_at, id LIMIT 1) "
@@ -120,6 +123,7 @@ class SkipScan(Jobs):
                 FROM (
                     SELECT {_IS_QUEUE_SERVED} AS is_open, {_IS_TYPE_SERVED} AS is_type,
                     served.types[{_TYPE_POSITION} + 1] AS next_type
+                    OFFSET 0
                 ) AS known
             ) AS step"""
 
