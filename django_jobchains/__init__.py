@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from django_jobchains import chains
+    from django_jobchains import chains, schedules
     from django_jobchains.declare.job_types import JobType
     from django_jobchains.declare.policies import Backoff, Lease
     from django_jobchains.declare.slices import Processors
@@ -32,12 +32,13 @@ __all__ = (
     "RescheduleJob",
     "RunningJob",
     "chains",
+    "schedules",
 )
 
 
 def __getattr__(name: str) -> Any:
-    if name == "chains":
-        return import_module("django_jobchains.chains")
+    if name in ("chains", "schedules"):
+        return import_module(f"django_jobchains.{name}")
     if name in __all__:
         return getattr(import_module("django_jobchains.processors"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

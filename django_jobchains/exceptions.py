@@ -15,6 +15,10 @@ JobchainsError
 ├── InvalidBlockers              the same blocker twice, a type that is not accepted, or a cycle
 ├── DuplicateJobId
 ├── TransactionRequired          the settings do not allow enqueueing outside of a transaction
+├── InvalidSchedule              an argument of a schedule is invalid
+├── ScheduleNotFound
+├── ScheduleExists
+├── ScheduleDeclaredInCode       the schedule comes from code, which alone can change or remove it
 ├── ChainNotFound
 ├── JobNotFound
 ├── JobNotRunnable               the job's status does not allow run_now() or reschedule()
@@ -151,6 +155,32 @@ class TransactionRequired(JobchainsError):
             super().__init__(f"A chain is enqueued on database {using!r}, but the open transaction is on {other!r}: if "
                              f"that is rolled back, the chain remains. Open a transaction on {using!r} too, enqueue "
                              "after the block, or set JOBCHAINS['OTHER_TRANSACTION'] to 'ignore'.")  # fmt: skip
+
+
+class InvalidSchedule(JobchainsError, ValueError):
+    """An argument of a schedule is invalid. ``name`` is the name of the schedule."""
+
+    def __init__(self, name: object, problem: object) -> None:
+        self.name = name
+        super().__init__(f"Schedule {name!r:.150}: {problem}")
+
+
+class ScheduleNotFound(JobchainsError):
+    def __init__(self, *names: str) -> None:
+        self.names = names
+        listed = ", ".join(map(repr, names))
+        super().__init__(f"No schedule {listed}. Schedules of code are stored when a worker starts.")
+
+
+class ScheduleExists(JobchainsError):
+    def __init__(self, name: str) -> None:
+        super().__init__(f"A schedule {name!r} exists already. Choose another name, or update that schedule.")
+
+
+class ScheduleDeclaredInCode(JobchainsError):
+    def __init__(self, name: str) -> None:
+        super().__init__(f"Schedule {name!r} is declared by processors.schedule(): change or remove it there. Here it "
+                         "can be paused, resumed and run.")  # fmt: skip
 
 
 class ChainNotFound(JobchainsError):

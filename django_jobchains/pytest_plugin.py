@@ -1,4 +1,4 @@
-"""The pytest fixture ``jobchains``: ``run_due_jobs``, ``assert_enqueued`` and a ``clock``, from ``testing``."""
+"""The pytest fixture ``jobchains``: the functions of ``testing`` and its ``clock``."""
 
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 class Jobchains(SimpleNamespace):
     run_due_jobs: Any
+    fire_schedules: Any
     assert_enqueued: Any
     clock: "Clock"
 
@@ -25,4 +26,9 @@ def jobchains(db: None) -> Iterator[Jobchains]:
     from django_jobchains import testing
 
     with testing.clock() as clock:
-        yield Jobchains(run_due_jobs=testing.run_due_jobs, assert_enqueued=testing.assert_enqueued, clock=clock)
+        yield Jobchains(
+            run_due_jobs=testing.run_due_jobs,
+            fire_schedules=testing.fire_schedules,
+            assert_enqueued=testing.assert_enqueued,
+            clock=clock,
+        )

@@ -187,6 +187,7 @@ class Choice(Value[ValueT]):
 FLAG = Choice(True, False)
 QUEUE = Name(100)
 TYPE_NAME = Name(200)
+SCHEDULE_NAME = Name(100)
 #: Jobs with a higher priority run first.
 PRIORITY = Count(-32_768, 32_767)
 #: The largest value of the database column, which stands for ``math.inf`` there: no job has more attempts.

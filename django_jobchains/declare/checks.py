@@ -17,7 +17,7 @@ from django_jobchains.conf import Settings, get_settings
 from django_jobchains.db.libpq import missing_network_options
 from django_jobchains.declare.policies import Policy, backoff_of_settings, resolve
 from django_jobchains.declare.registry import Registry, get_registry
-from django_jobchains.exceptions import RegistryError
+from django_jobchains.exceptions import InvalidSchedule, RegistryError
 from django_jobchains.middleware.hooks import required_middleware
 from django_jobchains.models.chain_view import bypasses_row_security, supports_invoker
 from django_jobchains.notifications import get_notifier
@@ -86,6 +86,7 @@ def check_registry(**kwargs: Any) -> list[CheckMessage]:
         *(Error(f"{problem}.", hint=hint, id="jobchains.E009") for problem in registry.failure_problems()),
         *_missing_forms(types),
         *_missing_middleware(registry),
+        *(_invalid_schedule(problem) for problem in registry.schedules()[1]),
     ]
 
 
@@ -99,6 +100,10 @@ def _missing_forms(types: dict[str, Any]) -> Iterator[CheckMessage]:
             problem = f"The completion_form of {job_type.name!r} is not a form class: {form!r}."
             hint = "Correct the dotted path, or pass the class itself."
             yield Error(problem, hint=hint, id="jobchains.E012")
+
+
+def _invalid_schedule(problem: InvalidSchedule) -> Error:
+    return Error(str(problem), hint="Correct the call of processors.schedule().", id="jobchains.E022")
 
 
 def _missing_middleware(registry: Registry) -> Iterator[CheckMessage]:
@@ -199,7 +204,8 @@ def check_isolation(settings: Settings, databases: Container[str]) -> Iterator[C
 @_register("jobchains")
 def check_pools(settings: Settings, databases: Container[str]) -> Iterator[CheckMessage]:
     """Find pools that are too small for a worker, such as ``"pool": True``, which allows four connections."""
-    needed = settings.SLOTS + WORKER_CONNECTIONS
+    has_schedules = any(part.schedules for part in get_registry().slices)
+    needed = settings.SLOTS + WORKER_CONNECTIONS + has_schedules
     for alias in settings.aliases:
         size = _pool_size(alias)
         if size is not None and size < needed:

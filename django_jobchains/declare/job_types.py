@@ -383,6 +383,7 @@ def new_continuation(
     new = target.new_job(NewJob, input, **options)
     new.chain_id, new.chain_index = job.chain_id, job.chain_index + 1
     new.chain_type_name, new.deduplication_key = job.chain_type_name, job.deduplication_key
+    new.schedule_name, new.scheduled_for = job.schedule_name, job.scheduled_for
     new.context = merge_contexts(job.context, new.context)
     handler = target.processor
     if options.get("queue") is None and not (handler and handler.queue):

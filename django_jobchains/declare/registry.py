@@ -11,8 +11,9 @@ from django.utils.module_loading import module_has_submodule
 
 from django_jobchains.conf import get_settings
 from django_jobchains.declare.job_types import JobType, Processor, declaration_errors, name_of
+from django_jobchains.declare.schedules import checked_schedule
 from django_jobchains.declare.slices import Processors
-from django_jobchains.exceptions import DuplicateJobType, JobTypeNotFound, ProcessorNotFound
+from django_jobchains.exceptions import DuplicateJobType, InvalidSchedule, JobTypeNotFound, ProcessorNotFound
 from django_jobchains.middleware.hooks import Middleware, middleware_problem
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.store.on_failure import FailureType
@@ -89,6 +90,23 @@ class Registry:
     def processors(self) -> Iterator[Processor]:
         for part in self.slices:
             yield from part
+
+    def schedules(self) -> tuple[list[dict[str, Any]], list[InvalidSchedule]]:
+        """Return the columns of the schedules of the code, and what is wrong with the others."""
+        declared = [schedule for part in self.slices for schedule in part.schedules]
+        counts = Counter(repr(schedule.name) for schedule in declared)
+        valid: list[dict[str, Any]] = []
+        problems: list[InvalidSchedule] = []
+        for schedule in declared:
+            if counts[repr(schedule.name)] > 1:
+                problem = "it is declared twice: give one of them another name."
+                problems.append(InvalidSchedule(schedule.name, problem))
+                continue
+            try:
+                valid.append(checked_schedule(schedule.name, schedule.job_type, schedule.options, self.find))
+            except InvalidSchedule as error:
+                problems.append(error)
+        return valid, problems
 
     def record_types(self) -> Iterator[RecordType]:
         for part in self.slices:

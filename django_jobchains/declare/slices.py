@@ -32,6 +32,7 @@ from django_jobchains.declare.policies import (
     to_exception_classes,
     to_lease,
 )
+from django_jobchains.declare.schedules import DeclaredSchedule, ScheduleOptions
 from django_jobchains.exceptions import DuplicateJobType, RegistryError
 from django_jobchains.handlers.batch import Batch
 from django_jobchains.handlers.running_job import ContextT_contra, Continuation, RunningJob, is_async_function
@@ -146,6 +147,8 @@ class Processors(Generic[ContextT_contra]):
         self.by_name: dict[str, Processor] = {}
         #: Record workers, which have names like job types.
         self.record_types: dict[str, RecordType] = {}
+        #: The schedules whose chains begin with types of any slice.
+        self.schedules: list[DeclaredSchedule] = []
         #: ``module.variable`` if autodiscovery found the slice there.
         self.found_as = ""
 
@@ -235,6 +238,20 @@ class Processors(Generic[ContextT_contra]):
             return handles
 
         return decorate
+
+    def schedule(self, name: str, job_type: str | JobType[Any, Any], **options: Unpack[ScheduleOptions]) -> None:
+        """Let workers enqueue a chain of this type at each tick of a schedule, exactly once.
+
+        Pass ``cron``, an expression such as "0 3 * * *" in the ``timezone`` (the project's by default), or ``every``, a
+        timedelta or at least one second. ``input``: of each chain. ``overlap``: what happens at a tick while the chain
+        of the previous one has not ended: "allow", "skip" the tick, or "queue" at most one chain until then.
+        ``on_missed``: of ticks at which no worker was running, "run_once" fires the latest, "skip" none, and "run_all"
+        the last ``max_catch_up`` (100). ``jitter``: the limit of a random delay of each chain. ``queue`` and
+        ``priority`` default to the processor's. The arguments are checked by Django's system checks, and when a worker
+        starts.
+        """
+        check_options("schedule", options, ScheduleOptions)
+        self.schedules.append(DeclaredSchedule(name, job_type, options))
 
     def _settings(self, name: str, options: RegisterOptions) -> dict[str, Any]:
         """Return the fields of a processor with these options, which replace the slice's."""

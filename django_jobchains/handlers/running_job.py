@@ -149,6 +149,9 @@ class RunningJob(_Typed[InputT, BlockersT_co], HasContext[ContextT_contra]):
         self.queue: str = claimed.queue
         self.last_attempt_at: datetime = claimed.last_attempt_at
         self.worker: str = claimed.worker
+        #: The name of the schedule that the chain comes from, and the tick that it is for. None for other chains.
+        self.schedule_name: str | None = claimed.schedule_name
+        self.scheduled_for: datetime | None = claimed.scheduled_for
         #: The values that were bound when the chain was enqueued, as a JSON text, or None.
         self.stored_context: str | None = claimed.context
         #: The same values as a dict. Middleware and the handler may add others for this attempt; they are not stored.

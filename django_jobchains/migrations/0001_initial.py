@@ -40,6 +40,8 @@ class Migration(migrations.Migration):
                 ("last_error", models.TextField(null=True, verbose_name="last error")),
                 ("finished_at", models.DateTimeField(null=True, verbose_name="finished at")),
                 ("queue", models.CharField(max_length=100, verbose_name="queue")),
+                ("schedule_name", models.CharField(max_length=100, null=True, verbose_name="schedule")),
+                ("scheduled_for", models.DateTimeField(null=True, verbose_name="scheduled for")),
             ],
             options={
                 "verbose_name": "chain",
@@ -108,6 +110,8 @@ class Migration(migrations.Migration):
                 ("context", models.JSONField(null=True, verbose_name="context")),
                 ("reschedules", models.IntegerField(null=True, verbose_name="reschedules")),
                 ("deduplicates_until", models.DateTimeField(null=True, verbose_name="deduplicates until")),
+                ("schedule_name", models.CharField(max_length=100, null=True, verbose_name="schedule")),
+                ("scheduled_for", models.DateTimeField(null=True, verbose_name="scheduled for")),
             ],
             options={
                 "verbose_name": "job",
@@ -137,6 +141,11 @@ class Migration(migrations.Migration):
                         condition=models.Q(("chain_index", 0), ("deduplication_key__isnull", False)),
                         fields=["deduplication_key", "chain_type_name", "created_at"],
                         name="jobchains_key",
+                    ),
+                    models.Index(
+                        condition=models.Q(("schedule_name__isnull", False)),
+                        fields=["schedule_name", "chain_id", "chain_index"],
+                        name="jobchains_schedule",
                     ),
                     models.Index(
                         models.F("queue"),
@@ -302,12 +311,75 @@ class Migration(migrations.Migration):
                 ("started_at", models.DateTimeField(verbose_name="started at")),
                 ("heartbeat_at", models.DateTimeField(verbose_name="heartbeat at")),
                 ("heartbeat_seconds", models.FloatField(verbose_name="seconds between heartbeats")),
+                ("schedules", models.CharField(default="", max_length=32)),
                 ("pools", models.JSONField(null=True, verbose_name="pools")),
             ],
             options={
                 "verbose_name": "worker",
                 "verbose_name_plural": "workers",
                 "default_permissions": ("view",),
+                "base_manager_name": "objects",
+            },
+        ),
+        migrations.CreateModel(
+            name="Schedule",
+            fields=[
+                ("name", models.CharField(max_length=100, primary_key=True, serialize=False, verbose_name="name")),
+                ("type_name", models.CharField(max_length=200, verbose_name="type")),
+                ("input", models.JSONField(null=True, verbose_name="input")),
+                ("cron", models.CharField(max_length=200, null=True, verbose_name="cron expression")),
+                ("every_seconds", models.FloatField(null=True, verbose_name="seconds between ticks")),
+                ("timezone", models.CharField(max_length=64, verbose_name="time zone")),
+                (
+                    "overlap",
+                    models.CharField(
+                        choices=[("allow", "allow"), ("skip", "skip"), ("queue", "queue")],
+                        max_length=5,
+                        verbose_name="overlap",
+                    ),
+                ),
+                (
+                    "on_missed",
+                    models.CharField(
+                        choices=[("run_once", "run once"), ("skip", "skip"), ("run_all", "run all")],
+                        max_length=8,
+                        verbose_name="on missed",
+                    ),
+                ),
+                ("max_catch_up", models.PositiveIntegerField(verbose_name="maximum catch-up")),
+                ("jitter_seconds", models.FloatField(null=True, verbose_name="seconds of jitter")),
+                ("queue", models.CharField(max_length=100, null=True, verbose_name="queue")),
+                ("priority", models.SmallIntegerField(null=True, verbose_name="priority")),
+                (
+                    "source",
+                    models.CharField(
+                        choices=[("code", "code"), ("admin", "admin")], max_length=5, verbose_name="source"
+                    ),
+                ),
+                ("declarations", models.CharField(max_length=32, null=True)),
+                ("created_at", models.DateTimeField(verbose_name="created at")),
+                ("anchor_at", models.DateTimeField(verbose_name="anchor")),
+                ("paused_at", models.DateTimeField(null=True, verbose_name="paused at")),
+                ("next_tick_at", models.DateTimeField(null=True, verbose_name="next tick")),
+                ("last_tick_at", models.DateTimeField(null=True, verbose_name="last tick")),
+                ("last_chain_id", models.UUIDField(null=True, verbose_name="last chain")),
+                ("last_error", models.TextField(null=True, verbose_name="last error")),
+                ("last_error_at", models.DateTimeField(null=True, verbose_name="last error at")),
+            ],
+            options={
+                "verbose_name": "schedule",
+                "verbose_name_plural": "schedules",
+                "permissions": (
+                    ("pause_schedule", "Can pause and resume schedules"),
+                    ("run_schedule", "Can run schedules now"),
+                ),
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("next_tick_at__isnull", False), ("paused_at__isnull", True)),
+                        fields=["next_tick_at"],
+                        name="jobchains_next_tick",
+                    )
+                ],
                 "base_manager_name": "objects",
             },
         ),

@@ -10,6 +10,7 @@ from django_jobchains.models.attempts import (
 from django_jobchains.models.jobs import (
     LAST,
     QUEUE_LENGTH,
+    SCHEDULE_NAME_LENGTH,
     TYPE_NAME_LENGTH,
     Chain,
     ChainQuerySet,
@@ -18,12 +19,14 @@ from django_jobchains.models.jobs import (
     JobQuerySet,
     KeyLock,
 )
+from django_jobchains.models.schedules import Schedule
 from django_jobchains.models.workers import AttemptCount, QueueState, WorkerPresence
 
 __all__ = (
     "LAST",
     "PROGRESS_TEXT_LENGTH",
     "QUEUE_LENGTH",
+    "SCHEDULE_NAME_LENGTH",
     "TYPE_NAME_LENGTH",
     "AttemptCount",
     "Chain",
@@ -37,5 +40,6 @@ __all__ = (
     "KeyLock",
     "LogLine",
     "QueueState",
+    "Schedule",
     "WorkerPresence",
 )

@@ -25,7 +25,8 @@ CREATE = f"""
            (SELECT root.input FROM "django_jobchains_job" AS root WHERE root.id = last.chain_id) AS input,
            last.deduplication_key,
            (SELECT root.created_at FROM "django_jobchains_job" AS root WHERE root.id = last.chain_id) AS created_at,
-           last.id AS current_job_id, last.status, last.output, last.last_error, last.finished_at, last.queue
+           last.id AS current_job_id, last.status, last.output, last.last_error, last.finished_at, last.queue,
+           last.schedule_name, last.scheduled_for
     FROM "django_jobchains_job" AS last
     WHERE (NOT (last.status = 'completed') OR last.output IS NOT NULL)
 """  # noqa: S608 - no values

@@ -23,9 +23,9 @@ from django_jobchains.payloads.codecs import Unreadable
 from django_jobchains.payloads.types import OutputT_co, output_codec
 from django_jobchains.statuses import FINAL, OPEN, Status
 from django_jobchains.store.deduplication import KEY_LENGTH
-from django_jobchains.values import ATTEMPTS_LIMIT, QUEUE, TYPE_NAME
+from django_jobchains.values import ATTEMPTS_LIMIT, QUEUE, SCHEDULE_NAME, TYPE_NAME
 
-TYPE_NAME_LENGTH, QUEUE_LENGTH = TYPE_NAME.length, QUEUE.length
+TYPE_NAME_LENGTH, QUEUE_LENGTH, SCHEDULE_NAME_LENGTH = TYPE_NAME.length, QUEUE.length, SCHEDULE_NAME.length
 #: The number of ids in one statement. SQLite allows 32,766 parameters.
 MAX_IDS = 10_000
 #: Columns of the last job that are also columns of the chain, or that a chain does not need.
@@ -69,6 +69,10 @@ class JobQuerySet(PagedQuerySet["Job"]):
         if jobs.page_orders == JobQuerySet.page_orders:
             jobs.page_orders = (("-id",), ("id",))
         return jobs
+
+    def of_schedule(self, name: str) -> "JobQuerySet":
+        """Jobs of the chains that come from a schedule."""
+        return self.filter(schedule_name=name)
 
     def of_chain(self, chain: ChainRef) -> "JobQuerySet":
         """The jobs of a chain, in the order of its steps."""
@@ -134,6 +138,10 @@ class Job(ChainPart, models.Model):
     on_blocker_failure = models.CharField(  # noqa: DJ001
         _("on blocker failure"), max_length=4, choices=OnBlockerFailure, null=True
     )
+
+    #: The schedule that the chain comes from, and the tick that it is for. NULL for other chains.
+    schedule_name = models.CharField(_("schedule"), max_length=SCHEDULE_NAME_LENGTH, null=True)  # noqa: DJ001
+    scheduled_for = models.DateTimeField(_("scheduled for"), null=True)
 
     objects = JobQuerySet.as_manager()
 
@@ -206,6 +214,12 @@ class Job(ChainPart, models.Model):
                 condition=Q(deduplication_key__isnull=False, chain_index=0),
                 name="jobchains_key",
             ),
+            # The chains of a schedule. Only their jobs are in it.
+            models.Index(
+                fields=["schedule_name", "chain_id", "chain_index"],
+                condition=Q(schedule_name__isnull=False),
+                name="jobchains_schedule",
+            ),
         )
 
     def __str__(self) -> str:
@@ -270,6 +284,10 @@ class ChainQuerySet(PagedQuerySet["Chain"]):
         """Do the same as ``of_type``, so that chains and jobs can be filtered in the same way."""
         return self.of_type(*type_names)
 
+    def of_schedule(self, name: str) -> "ChainQuerySet":
+        """Chains that come from a schedule."""
+        return self.filter(schedule_name=name)
+
     def roots(self) -> "ChainQuerySet":
         """Chains that no job has as a blocker."""
         return self.filter(not_a_blocker("id"))
@@ -326,6 +344,9 @@ class Chain(ChainPart[OutputT_co], models.Model):
     stored_output = OutputField(_("output"), null=True)
     last_error = PayloadTextField(_("last error"), null=True)
     finished_at = models.DateTimeField(_("finished at"), null=True)
+    #: The schedule that the chain comes from, and the tick that it is for. None for other chains.
+    schedule_name = models.CharField(_("schedule"), max_length=SCHEDULE_NAME_LENGTH, null=True)  # noqa: DJ001
+    scheduled_for = models.DateTimeField(_("scheduled for"), null=True)
 
     #: True if enqueueing returned an existing chain.
     deduplicated = False

@@ -6,6 +6,9 @@ from django.utils.translation import gettext_lazy as _
 from django_jobchains.db.keyset import JobTablesQuerySet
 from django_jobchains.models.jobs import QUEUE_LENGTH, TYPE_NAME_LENGTH
 
+#: The length of ``declare.schedules.digest_of``.
+DIGEST_LENGTH = 32
+
 
 class WorkerPresence(models.Model):
     """A running worker, which updates its row at each heartbeat. No job refers to it."""
@@ -29,6 +32,8 @@ class WorkerPresence(models.Model):
     heartbeat_at = models.DateTimeField(_("heartbeat at"))
     #: The interval of its heartbeats. After several missed heartbeats, the worker counts as dead.
     heartbeat_seconds = models.FloatField(_("seconds between heartbeats"))
+    #: Identifies the schedules that its code declares; "" for none.
+    schedules = models.CharField(max_length=DIGEST_LENGTH, default="")
 
     objects = JobTablesQuerySet.as_manager()
 

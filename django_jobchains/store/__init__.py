@@ -28,6 +28,7 @@ from django_jobchains.store.on_failure import FailureChains
 from django_jobchains.store.record_operations import RecordOperations
 from django_jobchains.store.records import Records
 from django_jobchains.store.retention import Pruning
+from django_jobchains.store.schedules import Schedules
 from django_jobchains.store.stats import Stats
 from django_jobchains.store.workers import Workers
 from django_jobchains.store.writes import DeferredWrites, FencedWrites
@@ -73,6 +74,7 @@ class Store:
         self.retention = Pruning(db, self.chains)
         self.workers = Workers(db)
         self.queues = Queues(db)
+        self.schedules = Schedules(db)
         self.logs = Logs(db)
         self.stats = Stats(db)
 

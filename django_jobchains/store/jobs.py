@@ -22,11 +22,12 @@ CHUNK = 10_000
 _COLUMNS = (
     "id uuid, chain_id uuid, chain_index int, chain_type_name text, type_name text, queue text, priority int, "
     "run_at timestamptz, delay_seconds float, max_attempts int, input text, status text, deduplication_key text, "
-    "on_blocker_failure text, lease_number int, context text, key_seconds float"
+    "on_blocker_failure text, lease_number int, context text, key_seconds float, schedule_name text, "
+    "scheduled_for timestamptz"
 )
 _NAMES = [column.split()[0] for column in _COLUMNS.split(", ")]
 #: Columns that keep their default, 0 or NULL, in most jobs.
-_RARE = ("priority", "delay_seconds", "max_attempts", "lease_number", "context", "deduplication_key")
+_RARE = ("priority", "delay_seconds", "max_attempts", "lease_number", "context", "deduplication_key", "schedule_name")
 #: The job of a row with one of these keys may not be due yet.
 _NOT_YET = {"run_at", "delay_seconds", "status"}
 
@@ -123,14 +124,14 @@ class Jobs(Part, ABC):
             id, chain_id, chain_index, chain_type_name, type_name, queue, priority,
             {self.db.time_as_text("run_at")}, attempt, lease_number, max_attempts, input, last_error,
             {self.db.time_as_text("created_at")}, deduplication_key, context, crashes, COALESCE(reschedules, 0),
-            {self.db.time_as_text("last_attempt_at")}
+            schedule_name, {self.db.time_as_text("scheduled_for")}, {self.db.time_as_text("last_attempt_at")}
         """
 
     def _claimed(self, row: tuple[Any, ...], worker: str) -> ClaimedJob:
         job_id, time = self.db.id(row[0]), self.db.time
         chain_id = self.db.id(row[1]) if row[2] else job_id  # The first job of a chain has the chain's id.
-        times = time(row[7]), time(row[13]), time(row[18])
-        values = (job_id, chain_id, *row[2:7], times[0], *row[8:13], times[1], *row[14:18], times[2])
+        times = time(row[7]), time(row[13]), row[19] and time(row[19]), time(row[20])
+        values = (job_id, chain_id, *row[2:7], times[0], *row[8:13], times[1], *row[14:19], *times[2:])
         return ClaimedJob._make((*values, worker, (job_id, row[9])))
 
     @statement
@@ -180,6 +181,8 @@ class Jobs(Part, ABC):
             row["chain_type_name"] = job.chain_type_name
         if job.run_at is not None:
             row["run_at"] = self.db.time_text(job.run_at)
+        if job.scheduled_for is not None:
+            row["scheduled_for"] = self.db.time_text(job.scheduled_for)
         for name in _RARE:
             if value := getattr(job, name):
                 row[name] = value
@@ -199,13 +202,13 @@ class Jobs(Part, ABC):
         return f"""
             INSERT INTO {self.tables.job} (id, chain_id, chain_index, chain_type_name, type_name, queue, priority,
                 run_at, max_attempts, input, status, deduplication_key, on_blocker_failure, finished_at, attempt,
-                lease_number, context, crashes, created_at, deduplicates_until)
+                lease_number, context, crashes, created_at, deduplicates_until, schedule_name, scheduled_for)
             SELECT d.id, COALESCE(d.chain_id, d.id), COALESCE(d.chain_index, 0),
                 COALESCE(d.chain_type_name, d.type_name), d.type_name, d.queue, COALESCE(d.priority, 0),
                 {run_at}, d.max_attempts, d.input{self.db.json_cast}, COALESCE(d.status, 'pending'),
                 d.deduplication_key, d.on_blocker_failure, CASE d.status WHEN 'cancelled' THEN clock.now END, 0,
                 COALESCE(d.lease_number, 0), d.context{self.db.json_cast}, 0, clock.now,
-                {self.db.after("clock.now", "d.key_seconds")}
+                {self.db.after("clock.now", "d.key_seconds")}, d.schedule_name, d.scheduled_for
             FROM {self.db.row(_COLUMNS) if is_single else self.db.rows(_COLUMNS)}
             CROSS JOIN {self.db.clock} WHERE true
             RETURNING {self.db.time_as_text("created_at")}

@@ -1,6 +1,7 @@
 """Locks on jobs, and the last jobs of chains. A transaction that changes a chain locks its last job first."""
 
 from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -23,6 +24,8 @@ class LastJob(NamedTuple):
     status: str
     lease_number: int
     context: str | None
+    schedule_name: str | None
+    scheduled_for: datetime | None
 
 
 class LastJobs(Part):
@@ -30,7 +33,10 @@ class LastJobs(Part):
     def read(self, chain_ids: Collection[UUID]) -> dict[UUID, LastJob]:
         """Return the last job of each chain. Chains that do not exist are missing."""
         rows = self.db.fetch(self._read, [ids_json(chain_ids)])
-        last_jobs = [LastJob(self.db.id(chain_id), self.db.id(job_id), *rest) for chain_id, job_id, *rest in rows]
+        last_jobs = [
+            LastJob._make((self.db.id(chain_id), self.db.id(job_id), *rest, tick and self.db.time(tick)))
+            for chain_id, job_id, *rest, tick in rows
+        ]
         return {last_job.chain_id: last_job for last_job in last_jobs}
 
     def of_jobs(self, job_ids: Collection[UUID]) -> dict[UUID, LastJob]:
@@ -140,8 +146,9 @@ class LastJobs(Part):
 
     @statement
     def _read(self) -> str:
-        columns = ", ".join(f"job.{name}" for name in ("chain_id", "id", *LastJob._fields[2:]))
-        return f"SELECT {columns} FROM {self.tables.job} AS job WHERE job.id {self.any_last_job}"
+        columns = ", ".join(f"job.{name}" for name in ("chain_id", "id", *LastJob._fields[2:-1]))
+        tick = self.db.time_as_text("job.scheduled_for")
+        return f"SELECT {columns}, {tick} FROM {self.tables.job} AS job WHERE job.id {self.any_last_job}"
 
     @statements
     def _lock(self, column: str, condition: str, skips: bool) -> str:

@@ -55,6 +55,9 @@ class NewJob:
     lease_number: int = 0
     #: A JSON text for the handler.
     context: str | None = None
+    #: The schedule that the chain comes from, and its tick. Each job of the chain has them.
+    schedule_name: str | None = None
+    scheduled_for: datetime | None = None
 
 
 class CreatedJob(NamedTuple):
@@ -160,6 +163,8 @@ class ClaimedJob(NamedTuple):
     context: str | None
     crashes: int
     reschedules: int
+    schedule_name: str | None
+    scheduled_for: datetime | None
     last_attempt_at: datetime
     #: The id of the worker that claimed it.
     worker: str
@@ -362,6 +367,7 @@ def _new_job(values: Mapping[str, Any]) -> NewJob:
         "id": UUID(values["id"]),
         "chain_id": UUID(values["chain_id"]),
         "run_at": _time(values["run_at"]),
+        "scheduled_for": _time(values.get("scheduled_for")),
         "blockers": tuple(UUID(id_) for id_ in values["blockers"]),
         "accepted_blockers": None if accepted is None else frozenset(accepted),
         "blocker_slots": None if slots is None else tuple(slots),

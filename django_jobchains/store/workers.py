@@ -68,6 +68,8 @@ class WorkerState:
     type_names: tuple[str, ...]
     is_stopping: bool
     pools: tuple[PoolState, ...] = field(default=(), kw_only=True)
+    #: Identifies the schedules that the worker's code declares; "" for none.
+    schedules: str = field(default="", kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ class WorkerFacts(WorkerState):
 
 _COLUMNS = (
     "id text, host text, pid int, version text, slots int, busy int, stuck int, queues text, type_names text, "
-    "is_stopping boolean, pools text, up_seconds float, heartbeat_seconds float"
+    "is_stopping boolean, pools text, schedules text, up_seconds float, heartbeat_seconds float"
 )
 
 
@@ -151,7 +153,8 @@ class Workers(Part):
         return int(count)
 
     def _worker(self, row: tuple[Any, ...], known: WorkerFacts | None) -> WorkerFacts:
-        worker, host, pid, version, slots, busy, stuck, queues, type_names, is_stopping, pools, interval, *times = row
+        worker, host, pid, version, slots, busy, stuck, queues, type_names, is_stopping, *rest = row
+        pools, schedules, interval, *times = rest
         started_at, heartbeat_at, age = self.db.time(times[0]), self.db.time(times[1]), max(times[2], 0.0)
         if known:
             served, types = known.queues, known.type_names
@@ -161,6 +164,7 @@ class Workers(Part):
         return WorkerFacts(
             *(worker, host, pid, version, slots, busy, stuck, served, types, bool(is_stopping)),
             pools=_pools(pools),
+            schedules=schedules,
             is_stale=age > STALE_AFTER_MISSED * interval,
             started_at=started_at,
             heartbeat_at=heartbeat_at,
@@ -173,9 +177,9 @@ class Workers(Part):
     def _beat(self) -> str:
         return f"""
             INSERT INTO {self.tables.worker} (id, host, pid, version, slots, busy, stuck, queues, type_names,
-                is_stopping, pools, started_at, heartbeat_at, heartbeat_seconds)
+                is_stopping, pools, schedules, started_at, heartbeat_at, heartbeat_seconds)
             SELECT d.id, d.host, d.pid, d.version, d.slots, d.busy, d.stuck, d.queues{self.db.json_cast},
-                d.type_names{self.db.json_cast}, d.is_stopping, d.pools{self.db.json_cast},
+                d.type_names{self.db.json_cast}, d.is_stopping, d.pools{self.db.json_cast}, d.schedules,
                 {self.db.after("clock.now", "d.up_seconds * -1")}, clock.now, d.heartbeat_seconds
             FROM {self.db.row(_COLUMNS)} CROSS JOIN {self.db.clock} WHERE true
             ON CONFLICT (id) DO UPDATE SET slots = excluded.slots, busy = excluded.busy, stuck = excluded.stuck,
@@ -199,7 +203,7 @@ class Workers(Part):
         is_known = self.db.any_of(f"SELECT d.id FROM {self.db.rows('id text')}")
         return f"""
             SELECT id, host, pid, version, slots, busy, stuck, CASE WHEN is_known THEN NULL ELSE queues END,
-                CASE WHEN is_known THEN NULL ELSE type_names END, is_stopping, pools, heartbeat_seconds,
+                CASE WHEN is_known THEN NULL ELSE type_names END, is_stopping, pools, schedules, heartbeat_seconds,
                 {self.db.time_as_text("started_at")}, {self.db.time_as_text("heartbeat_at")},
                 {self.db.seconds("heartbeat_at", self.db.now)}
             FROM (SELECT worker.*, id {is_known} AS is_known FROM {self.tables.worker} AS worker) AS present

@@ -4,6 +4,7 @@ Only errors may quote payloads. All events except ``DetailEvent`` are logged.
 """
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from logging import DEBUG, ERROR, INFO, WARNING
 from typing import ClassVar
 from uuid import UUID
@@ -283,6 +284,53 @@ class ChainsPruned(Event):
     """Chains were deleted at the end of their retention. ``count``: how many in one round."""
 
     count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleFired(Event):
+    """A chain was enqueued for a tick of a schedule. ``delay_seconds``: from the tick until then."""
+
+    level = DEBUG
+    verbosity = 2
+    schedule_name: str
+    type_name: str
+    chain_id: UUID
+    scheduled_for: datetime
+    delay_seconds: float
+
+    def line(self) -> str:
+        return f"⏰ {self.schedule_name} {self.type_name} {self.chain_id}  {self.delay_seconds * 1000:.0f} ms"
+
+
+@dataclass(frozen=True, slots=True)
+class TicksDropped(Event):
+    """Ticks of a schedule do not fire. ``outcome``: "missed", because no worker ran, or "skipped" by ``overlap``."""
+
+    schedule_name: str
+    type_name: str
+    outcome: str
+    count: int
+
+    @property
+    def level(self) -> int:
+        return WARNING if self.outcome == "missed" else INFO
+
+    def line(self) -> str:
+        return f"⏰ {self.schedule_name}: {self.count} {self.outcome}"
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleFailed(Event):
+    """The tick of a schedule could not be fired, and is tried again."""
+
+    counter = names.SCHEDULE_FAILED
+    level = ERROR
+    verbosity = 0
+    schedule_name: str
+    error: str
+
+    def line(self) -> str:
+        return f"! schedule {self.schedule_name} cannot fire, trying again: {self.error}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,8 @@ CHAIN_TYPE = "jobchains.chain.type"
 CHAIN_STATUS = "jobchains.chain.status"
 SLOT_STATE = "jobchains.slot.state"
 SLOT_KIND = "jobchains.slot.kind"
+SCHEDULE = "jobchains.schedule.name"
+TICK_OUTCOME = "jobchains.schedule.outcome"
 REASON = "jobchains.reason"
 BACKEND = "jobchains.notifier.backend"
 HOOK = "jobchains.record.hook"
@@ -45,6 +47,7 @@ EVENT_FIELDS = {
     OUTCOME: "outcome",
     CHAIN_TYPE: "type_name",
     CHAIN_STATUS: "status",
+    SCHEDULE: "schedule_name",
     REASON: "reason",
     BACKEND: "backend",
     POOL_LEVEL: "pool_level",
@@ -170,6 +173,24 @@ PROCESS_ENDED = _counter(
 NOTIFIER_FAILED = _counter(
     "jobchains.notifier.failed", "{failure}", "Lost connections of listeners, and failures to connect again", BACKEND
 )
+TICKS = _counter(
+    "jobchains.schedule.ticks",
+    "{tick}",
+    "Ticks of schedules: fired, skipped because of the previous chain, or missed",
+    SCHEDULE,
+    JOB_TYPE,
+    TICK_OUTCOME,
+)
+TICKS_MISSED = _counter(
+    "jobchains.schedule.missed", "{tick}", "Ticks of schedules at which no worker was running", SCHEDULE, JOB_TYPE
+)
+SCHEDULE_FAILED = _counter(
+    "jobchains.schedule.failed",
+    "{failure}",
+    "Ticks of schedules that could not be fired, and are tried again",
+    SCHEDULE,
+)
+SCHEDULE_DELAY = _histogram("jobchains.schedule.delay", "From a tick until its chain was enqueued", SCHEDULE, JOB_TYPE)
 CODEC_FAILED = _counter(
     "jobchains.codec.failed",
     "{payload}",

@@ -24,8 +24,9 @@ from django_jobchains.declare.registry import get_registry
 from django_jobchains.exceptions import InvalidInput
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.handlers.job_log import JobLogBuffer
-from django_jobchains.models import Job
+from django_jobchains.models import Chain, Job
 from django_jobchains.payloads.strict_json import decode
+from django_jobchains.schedules.firing import DeclaredSchedules, fire
 from django_jobchains.store import Store, get_store
 from django_jobchains.store.rows import ClaimedJob
 from django_jobchains.testing.records import RecordRunner, ThisThread
@@ -88,6 +89,23 @@ def run_due_jobs(limit: int | None = None, *, raise_errors: bool = False, using:
                 name = f"{outcome.job.type_name} {outcome.job.id}"
                 raise AssertionError(f"{name} was not completed.\n{outcome.failed.traceback}")
     return outcomes
+
+
+def fire_schedules(*, using: str | None = None) -> list[Chain]:
+    """Store the schedules of the code, fire those that are due at the test's clock, and return their chains.
+
+    The first tick of ``every=`` comes one interval after the first call. The chains run in ``run_due_jobs``. Raises
+    ``InvalidSchedule``.
+    """
+    store, registry = get_store(using), get_registry()
+    declared = DeclaredSchedules(registry, store)
+    declared.store()
+    chains: list[Chain] = []
+    failed: dict[str, float] = {}
+    while (fired := fire(store, registry, declared.names, [*failed])).count:
+        chains += fired.chains
+        failed |= fired.failed
+    return chains
 
 
 def _with_job(outcome: Outcome, job: Job) -> JobOutcome:

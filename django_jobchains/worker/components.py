@@ -1,6 +1,7 @@
 """Creates the components of a worker in the order of their dependencies."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from django_jobchains.attempts.batch_attempt import BatchAttempt
 from django_jobchains.attempts.job_attempt import Environment
@@ -20,6 +21,7 @@ from django_jobchains.worker.log_writer import LogWriter
 from django_jobchains.worker.maintenance import PeriodicTask, PeriodicTasks
 from django_jobchains.worker.options import WorkerContext, WorkerOptions
 from django_jobchains.worker.records import RecordWorkers
+from django_jobchains.worker.scheduler import Scheduler
 from django_jobchains.worker.slots import AnyAttempt, Claimed, Lane, SlotPool, Slots, single
 from django_jobchains.worker.threads import OwnedThread
 from django_jobchains.worker.upkeep import LeaseRenewal, StuckAttempts
@@ -49,7 +51,11 @@ class Components:
         self.wake_order = WakeOrder(context, self.notifier, lanes)
         self.renewal = LeaseRenewal(context)
         self.heartbeat = Heartbeat(context, self.pools, self.wake_order)
+        self.scheduler = Scheduler(context, self.heartbeat)
         self.maintenance = PeriodicTasks(*self._periodic_tasks())
+        #: A worker whose code declares schedules has a thread for them, so that nothing else delays a tick.
+        self.scheduling = PeriodicTasks(self.scheduler) if self.scheduler.declared.names else self.maintenance
+        self.heartbeat.on_gone_schedules = partial(self.scheduling.run_soon, self.scheduler)
         self.log_writer = LogWriter(context)
         self.stuck_attempts = StuckAttempts(context, self.pools, self.outcome_writer)
         self.threads = self._threads()
@@ -70,6 +76,8 @@ class Components:
         self.wake_order.on_hint(hint)
         self.renewal.on_hint(hint)
         self.records.on_hint(hint)
+        if (seconds := self.scheduler.on_hint(hint)) is not None:
+            self.scheduling.run_soon(self.scheduler, seconds)
 
     def slot_counts(self) -> list[SlotCount]:
         """Return the slots of this worker by kind and state, for gauges. The kind of an idle slot is its own."""
@@ -187,6 +195,8 @@ class Components:
         if known_kinds(options):
             yield RecordResetter(self.context)
         yield Unblocker(self.context, self.heartbeat)
+        if not self.scheduler.declared.names:  # Others may have been created while workers run.
+            yield self.scheduler
         if settings.PRUNE_SECONDS is not None and (rules := retention_rules(options.registry)):
             yield Pruner(self.context.store, rules, worker=self.context.worker, seconds=settings.PRUNE_SECONDS)
 
@@ -196,6 +206,8 @@ class Components:
             "claim-loop": self.claim_loop.step,
             "maintenance": self.maintenance.step,
         }
+        if self.scheduling is not self.maintenance:
+            steps["schedules"] = self.scheduling.step
         if context.options.slots:  # Otherwise only maintenance runs. The claim loop waits until it is stopped.
             steps |= {
                 "outcome-writer": self.outcome_writer.step,

@@ -3,7 +3,7 @@
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from logging import getLogger
 
 from django_jobchains import __version__
@@ -41,6 +41,10 @@ class Heartbeat(PeriodicTask):
         )
         #: Set when the worker begins to stop.
         self.is_stopping = False
+        #: Identifies the schedules that the worker's code declares; "" for none.
+        self.schedules = ""
+        #: Called when the last worker with some declarations of schedules is gone.
+        self.on_gone_schedules: Callable[[], None] = lambda: None
         #: Monotonic time of the last heartbeat that was written; None before the first.
         self.last_success_at: float | None = None
 
@@ -63,6 +67,15 @@ class Heartbeat(PeriodicTask):
         alive = [worker.id for worker in self._present if is_alive(worker)]
         return not alive or alive[0] == self._worker
 
+    @property
+    def live_schedules(self) -> frozenset[str]:
+        """The declarations of schedules of the workers that had a row at the last heartbeat."""
+        return frozenset(worker.schedules for worker in self._present if worker.schedules)
+
+    def peers_of_schedules(self) -> list[str]:
+        """Return the ids of the live workers with the same declarations of schedules, the first to start first."""
+        return [worker.id for worker in self._present if is_alive(worker) and worker.schedules == self.schedules]
+
     def leave(self, seconds: float) -> None:
         """Store the last counts and delete the row."""
         self._has_left = True
@@ -78,8 +91,11 @@ class Heartbeat(PeriodicTask):
         self.last_success_at = time.monotonic()
         self.failures.succeeded()
         self._store.workers.prune()
+        live = self.live_schedules
         self._present = self._store.workers.present({worker.id: worker for worker in self._present})
         self._wake_order.update(self._worker, self._present)
+        if live - self.live_schedules:
+            self.on_gone_schedules()
 
     def _current(self) -> Beat:
         options = self._context.options
@@ -97,6 +113,7 @@ class Heartbeat(PeriodicTask):
             up_seconds=time.monotonic() - self._started_at,
             heartbeat_seconds=self.seconds,
             pools=tuple(state for pool in self._pools for state in pool.states()),
+            schedules=self.schedules,
         )
 
     def _leave(self) -> None:

@@ -133,9 +133,9 @@ class PeriodicTasks:
             self.pause.wait(max(min(self._due_at.values()) - time.monotonic(), 0))
         self.pause.clear()
 
-    def run_soon(self, task: PeriodicTask) -> None:
-        """Run a task now, or once more if it is running. Can be called from any thread."""
-        self._due_at[task] = 0.0
+    def run_soon(self, task: PeriodicTask, seconds: float = 0.0) -> None:
+        """Run a task now or in some seconds, or once more if it is running. Can be called from any thread."""
+        self._due_at[task] = min(self._due_at[task], time.monotonic() + seconds)
         self.pause.set()
 
     def _run(self, task: PeriodicTask) -> None:

@@ -172,7 +172,12 @@ class Shutdown:
         components = self._components
         for thread in components.threads.values():
             thread.stop()
-        for component in (components.maintenance, components.renewal, components.stuck_attempts):
+        for component in (
+            components.maintenance,
+            components.scheduling,
+            components.renewal,
+            components.stuck_attempts,
+        ):
             component.pause.set()
         components.outcome_writer.interrupt()
         components.records.close()

@@ -198,8 +198,17 @@ class Worker:
         options, async_slots = self.options, self.components.async_slots.count if self.components.async_slots else 0
         report(WorkerStarted(self.id, options.slots, async_slots, options.type_names, options.queues, self.store.using))
         self._started_at = time.monotonic()
+        if self.burst:
+            self._fire_schedules()
         self.components.start()
         add_worker(self.components)
+
+    def _fire_schedules(self) -> None:
+        """Fire the schedules that are due, so that a worker that runs until it is idle runs their chains."""
+        try:
+            self.components.scheduler.fire_all()
+        except Error:  # The thread for schedules, or the claim loop, reports it.
+            repair_connections()
 
     def stop(self, timeout: timedelta | float | None = None) -> int:
         """Claim no more jobs, wait for handlers for ``timeout``, then abort them and hand their jobs back.

@@ -21,6 +21,7 @@ DRIVERS = (
     "pytest",
     "opentelemetry",
     "prometheus_client",
+    "cronsim",
     "sentry_sdk",
 )
 #: Modules that need an optional package.
@@ -106,6 +107,7 @@ ROOT_NAMES = (
     "RescheduleJob",
     "RunningJob",
     "chains",
+    "schedules",
 )
 
 IMPORT_WITHOUT_SETTINGS = """
@@ -127,12 +129,12 @@ def test_importing_the_package_loads_no_module_and_needs_no_settings() -> None:
 
 
 def test_the_public_names_of_the_package_are_those_of_its_modules() -> None:
-    from django_jobchains import chains, processors
+    from django_jobchains import chains, processors, schedules
 
     assert django_jobchains.__all__ == ROOT_NAMES
     assert set(ROOT_NAMES) <= set(dir(django_jobchains))
-    assert django_jobchains.chains is chains
-    for name in ROOT_NAMES[:-1]:
+    assert (django_jobchains.chains, django_jobchains.schedules) == (chains, schedules)
+    for name in ROOT_NAMES[:-2]:
         assert getattr(django_jobchains, name) is getattr(processors, name)
     with pytest.raises(AttributeError, match="no attribute 'Chain'"):
         django_jobchains.Chain  # noqa: B018

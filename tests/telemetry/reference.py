@@ -124,6 +124,8 @@ ATTRIBUTES = {
     names.CHAIN_STATUS: "`completed`, `failed` or `cancelled`",
     names.SLOT_STATE: "`idle`, `busy` or `stuck`",
     names.SLOT_KIND: "`thread`, `async`, or `process` for a slot that waits for a child process",
+    names.SCHEDULE: "The name of the schedule",
+    names.TICK_OUTCOME: "`fired`, `skipped` or `missed`",
     names.REASON: "Why the attempt was asked to stop or lost its lease, such as `timed_out`",
     names.BACKEND: "The class of the notifier",
     names.HOOK: "`pre_handle` or `post_handle`",

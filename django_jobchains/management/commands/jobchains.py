@@ -23,6 +23,7 @@ from django_jobchains.cli.health import HealthCommand
 from django_jobchains.cli.list import ListCommand
 from django_jobchains.cli.queues import LimitCommand, PauseCommand, QueuesCommand, ResumeCommand
 from django_jobchains.cli.records import RecordsCommand
+from django_jobchains.cli.schedules import SchedulesCommand
 from django_jobchains.cli.screen import ElapsedTimes, Screen, database_message, discard_output, terminal_width
 from django_jobchains.cli.show import ShowCommand
 from django_jobchains.cli.status import StatusCommand
@@ -50,6 +51,7 @@ SUBCOMMANDS: tuple[type[Subcommand], ...] = (
     PauseCommand,
     ResumeCommand,
     LimitCommand,
+    SchedulesCommand,
 )
 
 

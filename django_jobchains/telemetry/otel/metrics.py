@@ -35,6 +35,8 @@ from django_jobchains.telemetry.events import (
     Event,
     OperationEnded,
     RecordHookEnded,
+    ScheduleFired,
+    TicksDropped,
 )
 from django_jobchains.telemetry.names import MetricName
 from django_jobchains.telemetry.probes import CachedMeasurements, PoolCount, record_peaks, workers
@@ -193,6 +195,8 @@ class Instruments:
                 self._record(names.HOOK_DURATION, event.seconds, event.type_name, event.hook, event.error_type)
         elif isinstance(event, AttemptAbandoned) and event.kind == "record":
             self._count(names.LEASE_LOST, event.type_name, event.reason)
+        elif isinstance(event, ScheduleFired | TicksDropped):
+            self._ticked(event)
 
     def _tally(self, metric: MetricName) -> Tally:
         """Return a tally whose counts are added to a counter."""
@@ -213,6 +217,16 @@ class Instruments:
             self._record(names.WAIT_DURATION, event.wait_seconds, event.type_name, event.queue)
         if event.abandoned_reason:
             self._count(names.LEASE_LOST, event.type_name, event.abandoned_reason)
+
+    def _ticked(self, event: ScheduleFired | TicksDropped) -> None:
+        schedule = event.schedule_name, event.type_name
+        if isinstance(event, ScheduleFired):
+            self._count(names.TICKS, *schedule, "fired")
+            self._record(names.SCHEDULE_DELAY, event.delay_seconds, *schedule)
+        else:
+            self._count(names.TICKS, *schedule, event.outcome, count=event.count)
+            if event.outcome == "missed":
+                self._count(names.TICKS_MISSED, *schedule, count=event.count)
 
     def _count(self, metric: MetricName, *values: str, count: int = 1) -> None:
         key = tuple(self._attributes_of(metric, values).items())

@@ -448,7 +448,8 @@ def _attributes(type_name: str, queue: str, operation: str) -> dict[str, Any]:
 
 
 def _ids(job: Any) -> dict[str, Any]:
-    return {names.JOB_ID: str(job.id), names.CHAIN_ID: str(job.chain_id)}
+    ids = {names.JOB_ID: str(job.id), names.CHAIN_ID: str(job.chain_id)}
+    return {**ids, names.SCHEDULE: job.schedule_name} if job.schedule_name else ids
 
 
 def _set_error(span: Span, error: BaseException) -> None:

@@ -39,7 +39,7 @@ from django_jobchains.text.errors import traceback_of, type_name
 #: Positions of columns in a claimed job.
 _ID, _LEASE_NUMBER = map(ClaimedJob._fields.index, ("id", "lease_number"))
 _IDS = tuple(map(ClaimedJob._fields.index, ("id", "chain_id")))
-_TIMES = tuple(map(ClaimedJob._fields.index, ("run_at", "created_at", "last_attempt_at")))
+_TIMES = tuple(map(ClaimedJob._fields.index, ("run_at", "created_at", "scheduled_for", "last_attempt_at")))
 #: The level of a handler that runs in the child itself.
 _HERE = Isolation("inline")
 
@@ -144,7 +144,7 @@ def _job_values(job: ClaimedJob) -> list[Any]:
     for position in _IDS:
         values[position] = values[position].hex
     for position in _TIMES:
-        values[position] = values[position].isoformat()
+        values[position] = values[position] and values[position].isoformat()
     return values
 
 
@@ -152,7 +152,7 @@ def _job_of(values: list[Any]) -> ClaimedJob:
     for position in _IDS:
         values[position] = UUID(values[position])
     for position in _TIMES:
-        values[position] = datetime.fromisoformat(values[position])
+        values[position] = values[position] and datetime.fromisoformat(values[position])
     return ClaimedJob._make([*values, (values[_ID], values[_LEASE_NUMBER])])
 
 

@@ -1,0 +1,217 @@
+"""Read, pause, resume and run schedules, and change those that do not come from code, while workers run.
+
+Every function joins the caller's transaction, takes ``using`` for a database other than the configured one, and has an
+``a``-prefixed async twin. Workers react at once, or at their next poll.
+"""
+
+import builtins
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import islice
+from typing import Any, Unpack
+
+from asgiref.sync import sync_to_async
+
+from django_jobchains.declare.job_types import JobType, check_options, create_chains
+from django_jobchains.declare.registry import get_registry
+from django_jobchains.declare.schedules import ScheduleOptions, checked_schedule
+from django_jobchains.exceptions import (
+    InvalidInput,
+    InvalidSchedule,
+    ScheduleDeclaredInCode,
+    ScheduleExists,
+    ScheduleNotFound,
+)
+from django_jobchains.models import Chain, Schedule
+from django_jobchains.notifications import EVERY, job_scheduled, publish_after_commit
+from django_jobchains.payloads.codecs import decode_json
+from django_jobchains.payloads.strict_json import decode
+from django_jobchains.schedules.firing import new_item, rule_of, with_next_tick
+from django_jobchains.store import Store, get_store
+from django_jobchains.store.schedules import ScheduleRow
+from django_jobchains.values import SCHEDULE_NAME, Count
+
+__all__ = (
+    "InvalidSchedule",
+    "Schedule",
+    "ScheduleDeclaredInCode",
+    "ScheduleExists",
+    "ScheduleNotFound",
+    "acreate",
+    "adelete",
+    "aget",
+    "alist",
+    "anext_ticks",
+    "apause",
+    "aresume",
+    "arun_now",
+    "aupdate",
+    "create",
+    "delete",
+    "get",
+    "list",
+    "next_ticks",
+    "pause",
+    "resume",
+    "run_now",
+    "update",
+)
+
+
+def list(*, using: str | None = None) -> builtins.list[Schedule]:  # noqa: A001 - as in schedules.list()
+    """Return all schedules, ordered by name. Those of the code are stored when a worker starts."""
+    return builtins.list(Schedule.objects.using(get_store(using).using).with_orphans().order_by("name"))
+
+
+def get(name: str, *, using: str | None = None) -> Schedule:
+    """Return a schedule. Raises ``ScheduleNotFound``."""
+    return _get(name, get_store(using))
+
+
+def pause(*names: str, using: str | None = None) -> None:
+    """Let no tick of these schedules fire, until they are resumed. All or nothing: raises ``ScheduleNotFound``."""
+    store = get_store(using)
+    with store.db.transaction():
+        store.schedules.pause([row.name for row in _locked(names, store)])
+    _notify_workers(store)
+
+
+def resume(*names: str, using: str | None = None) -> None:
+    """Let these schedules fire again, from the next tick on. All or nothing: raises ``ScheduleNotFound``."""
+    store = get_store(using)
+    with store.db.transaction():
+        paused = [row for row in _locked(names, store) if row.is_paused]
+        store.schedules.resume({row.name: rule_of(row).next(row.now) for row in paused})
+    _notify_workers(store)
+
+
+def run_now(name: str, *, using: str | None = None) -> Chain:
+    """Enqueue a chain of a schedule at once, even if it is paused. It is for no tick, and moves none.
+
+    Raises ``ScheduleNotFound``, ``JobTypeNotFound``, and ``InvalidInput`` if the stored input does not fit the type.
+    """
+    store = get_store(using)
+    with store.db.transaction():
+        [row] = _locked([name], store)
+        job_type = get_registry().job_type(row.type_name)
+        [chain] = create_chains([new_item(row, job_type, job_type.decode_input(row.input))], store.using)
+        store.schedules.run(name, chain.id)
+    return chain
+
+
+def next_ticks(name: str, count: int = 5, *, using: str | None = None) -> builtins.list[datetime]:
+    """Return the next ticks of a schedule by the database's time, in its time zone, whether or not it is paused.
+
+    There are fewer if a cron expression does not match any more in the next fifty years. Raises ``ScheduleNotFound``.
+    """
+    Count().check("count", count)
+    store = get_store(using)
+    [row] = _found([name], store.schedules.read([name]))
+    rule = rule_of(row)
+    return [tick.astimezone(rule.zone) for tick in islice(rule.ticks(row.now), count)]
+
+
+def create(
+    name: str, job_type: str | JobType[Any, Any], *, using: str | None = None, **options: Unpack[ScheduleOptions]
+) -> Schedule:
+    """Create a schedule that does not come from code, with the arguments of ``Processors.schedule``.
+
+    Raises ``ScheduleExists`` and ``InvalidSchedule``.
+    """
+    check_options("create", options, ScheduleOptions)
+    store, registry = get_store(using), get_registry()
+    row = checked_schedule(name, job_type, options, registry.find)
+    is_declared = any(schedule.name == name for part in registry.slices for schedule in part.schedules)
+    row = {**with_next_tick(row, store.stats.time_ago(0)), "declarations": None}
+    if is_declared or not store.schedules.create(row):
+        raise ScheduleExists(name)
+    _notify_workers(store)
+    return _get(name, store)
+
+
+def update(
+    name: str,
+    *,
+    job_type: str | JobType[Any, Any] | None = None,
+    using: str | None = None,
+    **options: Unpack[ScheduleOptions],
+) -> Schedule:
+    """Change arguments of a schedule that does not come from code; the others stay.
+
+    ``update(name, cron="0 3 * * *", every=None)`` replaces the rule. With another rule, the schedule begins anew.
+    Raises ``ScheduleNotFound``, ``ScheduleDeclaredInCode`` and ``InvalidSchedule``; then nothing is changed.
+    """
+    check_options("update", options, ScheduleOptions)
+    store = get_store(using)
+    with store.db.transaction():
+        [before] = _locked([name], store)
+        if before.source == Schedule.Source.CODE:
+            raise ScheduleDeclaredInCode(name)
+        given: Any = {**_options(before), **options}
+        row = checked_schedule(name, before.type_name if job_type is None else job_type, given, get_registry().find)
+        changed = {**with_next_tick(row, before.now), "declarations": None}
+        if all(row[column] == getattr(before, column) for column in ("cron", "every_seconds", "timezone")):
+            changed |= {"anchor_at": before.anchor_at, "next_tick_at": before.next_tick_at}
+        store.schedules.update(changed)
+    _notify_workers(store)
+    return _get(name, store)
+
+
+def delete(name: str, *, using: str | None = None) -> None:
+    """Delete a schedule that does not come from code, or that is orphaned. Its chains stay.
+
+    Raises ``ScheduleNotFound`` and ``ScheduleDeclaredInCode``.
+    """
+    store = get_store(using)
+    with store.db.transaction():
+        _locked([name], store)
+        schedule = _get(name, store)
+        declared = {declared.name for part in get_registry().slices for declared in part.schedules}
+        if schedule.source == Schedule.Source.CODE and (name in declared or not schedule.is_orphaned):
+            raise ScheduleDeclaredInCode(name)
+        store.schedules.delete(name)
+
+
+alist = sync_to_async(list)
+aget = sync_to_async(get)
+apause = sync_to_async(pause)
+aresume = sync_to_async(resume)
+arun_now = sync_to_async(run_now)
+anext_ticks = sync_to_async(next_ticks)
+acreate = sync_to_async(create)
+aupdate = sync_to_async(update)
+adelete = sync_to_async(delete)
+
+
+def _get(name: str, store: Store) -> Schedule:
+    try:
+        return Schedule.objects.using(store.using).with_orphans().get(name=SCHEDULE_NAME.check("name", name))
+    except Schedule.DoesNotExist as error:
+        raise ScheduleNotFound(name) from error
+
+
+def _locked(names: Sequence[str], store: Store) -> Sequence[ScheduleRow]:
+    """Lock and return schedules. Raises ``ScheduleNotFound``."""
+    if not names:
+        raise TypeError("Pass the name of at least one schedule.")
+    for name in names:
+        SCHEDULE_NAME.check("name", name)
+    return _found(names, store.schedules.lock(names))
+
+
+def _found(names: Sequence[str], rows: Sequence[ScheduleRow]) -> Sequence[ScheduleRow]:
+    if missing := sorted({*names}.difference(row.name for row in rows)):
+        raise ScheduleNotFound(*missing)
+    return rows
+
+
+def _options(row: ScheduleRow) -> dict[str, Any]:
+    """Return the arguments that created a schedule."""
+    input_ = decode(decode_json(row.input, InvalidInput), InvalidInput)
+    rule = {"cron": row.cron, "every": row.every_seconds, "timezone": row.timezone, "jitter": row.jitter_seconds}
+    names = ("overlap", "on_missed", "max_catch_up", "queue", "priority")
+    return {"input": input_, **rule, **{name: getattr(row, name) for name in names}}
+
+
+def _notify_workers(store: Store) -> None:
+    publish_after_commit(store.using, [job_scheduled(EVERY)])

@@ -1,0 +1,248 @@
+"""Fires schedules: stores those of the code, and enqueues the chains of the ticks that are due."""
+
+import random
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+
+from django_jobchains.declare.job_types import Item, JobType, create_chains
+from django_jobchains.declare.registry import Registry
+from django_jobchains.declare.schedules import Rule, digest_of
+from django_jobchains.exceptions import InvalidInput
+from django_jobchains.models import Chain
+from django_jobchains.notifications.wakeups import report_after_commit
+from django_jobchains.payloads.codecs import decode_json, decode_text
+from django_jobchains.statuses import OPEN, Status
+from django_jobchains.store import Store
+from django_jobchains.store.errors import is_conflict, is_database_away
+from django_jobchains.store.last_jobs import LastJob
+from django_jobchains.store.schedules import FiredSchedule, ScheduleRow
+from django_jobchains.telemetry import report
+from django_jobchains.telemetry.events import Event, ScheduleFailed, ScheduleFired, TicksDropped
+from django_jobchains.text.errors import describe
+
+#: The limit of schedules in one transaction.
+BATCH_SIZE = 500
+#: The limit of chains of one schedule in one transaction. The others follow in the next one.
+MAX_CHAINS = 20
+#: A later tick is missed.
+LATE = timedelta(minutes=1)
+#: How soon a schedule is tried again that could not fire here, or whose previous chain was locked.
+RETRY_SECONDS = 60.0
+LOCKED_SECONDS = 1.0
+#: Missed ticks are counted up to this number, or up to ``max_catch_up`` if that is higher.
+COUNT_LIMIT = 100
+
+
+class DeclaredSchedules:
+    """The schedules of a registry, which must be valid."""
+
+    def __init__(self, registry: Registry, store: Store) -> None:
+        self._registry = registry
+        self._store = store
+        self._rows, problems = registry.schedules()
+        if problems:
+            raise problems[0]
+        self.names = {row["name"] for row in self._rows}
+        self.digest = digest_of(self._rows)
+
+    def store(self, live: Collection[str] = ()) -> None:
+        """Store them, except those that a version with a digest in ``live`` has stored."""
+        if not self._rows:
+            return
+        now = self._store.stats.time_ago(0)
+        rows = [{**with_next_tick(row, now), "declarations": self.digest} for row in self._rows]
+        self._store.schedules.store(rows, live)
+
+
+def with_next_tick(row: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+    """Return the columns of a schedule that begins now."""
+    rule = Rule(row["cron"], row["every_seconds"], row["timezone"], now)
+    return {**row, "anchor_at": now, "next_tick_at": rule.next(now)}
+
+
+@dataclass
+class Fired:
+    """What a call of ``fire`` did, with ``count`` schedules that were due.
+
+    ``failed``: the seconds after which schedules are tried again that could not fire here, by their names.
+    """
+
+    count: int = 0
+    chains: list[Chain] = field(default_factory=list)
+    failed: dict[str, float] = field(default_factory=dict)
+
+
+def fire(
+    store: Store, registry: Registry, declared: Collection[str], excluded: Collection[str] = (), *, worker: str = ""
+) -> Fired:
+    """Fire the schedules that are due, up to ``BATCH_SIZE``: those of the code in ``declared``, and the admin's.
+
+    A schedule that fails here keeps its tick, because another worker may know its job type, and its row has the error.
+    """
+    return _Firing(store, registry, declared, worker).run(excluded)
+
+
+class _Firing:
+    def __init__(self, store: Store, registry: Registry, declared: Collection[str], worker: str) -> None:
+        self._store = store
+        self._registry = registry
+        self._declared = declared
+        self._worker = worker
+        self._fired = Fired()
+        #: The schedules that the current transaction has locked.
+        self._names: list[str] = []
+
+    def run(self, excluded: Collection[str]) -> Fired:
+        try:
+            self._transaction(excluded, None)
+        except Exception as error:
+            self._failed(error, self._names)
+        return self._fired
+
+    def _failed(self, error: Exception, names: Sequence[str]) -> None:
+        """Fire each half of the schedules in its own transaction, so that one that fails does not affect the others."""
+        if not names or is_database_away(error):
+            raise error
+        if len(names) == 1:
+            is_locked = is_conflict(error)
+            self._fired.failed[names[0]] = LOCKED_SECONDS if is_locked else RETRY_SECONDS
+            if not is_locked:
+                self._record(names[0], describe(error))
+            return
+        middle = len(names) // 2
+        for half in (names[:middle], names[middle:]):
+            try:
+                self._transaction((), half)
+            except Exception as other:
+                self._failed(other, half)
+
+    def _transaction(self, excluded: Collection[str], names: Collection[str] | None) -> None:
+        db = self._store.db
+        with db.transaction() as is_own, nullcontext() if is_own else transaction.atomic(db.using):
+            if is_own:
+                db.begin()
+                db.read_committed()
+            self._names = []
+            due = self._store.schedules.due(BATCH_SIZE, excluded, names)
+            if names is None:
+                self._fired.count = len(due)
+            self._names = [schedule.name for schedule in due]
+            ready: list[_Ready] = []
+            problems: list[tuple[ScheduleRow, Exception]] = []
+            for schedule in due:
+                if schedule.source == "code" and schedule.name not in self._declared:
+                    self._fired.failed[schedule.name] = RETRY_SECONDS
+                    continue
+                try:
+                    ready.append(_Ready(schedule, self._registry))
+                except Exception as error:  # Its type or time zone is unknown here, or its input is not valid.
+                    problems.append((schedule, error))
+            chains = self._enqueue(ready)
+        self._fired.chains += chains
+        for schedule, problem in problems:
+            self._fired.failed[schedule.name] = RETRY_SECONDS
+            if decode_text(schedule.last_error or "") != describe(problem):
+                self._record(schedule.name, describe(problem))
+
+    def _enqueue(self, ready: "Sequence[_Ready]") -> list[Chain]:
+        """Enqueue the chains of these schedules, and set their next ticks."""
+        if not ready:
+            return []
+        previous = {
+            each.row.name: id_ for each in ready if each.row.overlap != "allow" and (id_ := each.row.last_chain_id)
+        }
+        last_jobs = self._store.last_jobs.read(set(previous.values())) if previous else {}
+        for each in ready:
+            each.decide(last_jobs.get(previous[each.row.name]) if each.row.name in previous else None)
+        items = [item for each in ready for item in each.items]
+        chains = create_chains(items, self._store.using)
+        self._store.schedules.fired([each.fired() for each in ready])
+        report_after_commit(self._store.using, [event for each in ready for event in each.events(self._worker)])
+        return chains
+
+    def _record(self, name: str, error: str) -> None:
+        self._store.schedules.fail(name, error)
+        report(ScheduleFailed(self._worker, name, error))
+
+
+class _Ready:
+    """A schedule that is due and can fire here."""
+
+    def __init__(self, row: ScheduleRow, registry: Registry) -> None:
+        self.row = row
+        self._type = registry.job_type(row.type_name)
+        self._input = self._type.decode_input(row.input)
+        self.items: list[Item[Any]] = []
+        self._dropped: Counter[str] = Counter()
+        limit = max(row.max_catch_up, COUNT_LIMIT) if row.on_missed == "run_all" else COUNT_LIMIT
+        first = row.next_tick_at or row.now
+        ticks, self._next_tick = rule_of(row).due(first, row.now, limit)
+        self._ticks = self._wanted(ticks)
+        self._dropped["missed"] = len(ticks) - len(self._ticks)
+        limit = 1 if row.overlap == "queue" else MAX_CHAINS
+        if len(self._ticks) > limit:
+            self._ticks, self._next_tick = self._ticks[:limit], self._ticks[limit]
+
+    def _wanted(self, ticks: list[datetime]) -> list[datetime]:
+        """Return the ticks that fire, unless the previous chain prevents that."""
+        if self.row.on_missed == "run_all":
+            return ticks[-self.row.max_catch_up :]
+        is_late = self.row.now - ticks[-1] > LATE
+        return [] if self.row.on_missed == "skip" and is_late else ticks[-1:]
+
+    def decide(self, previous: LastJob | None) -> None:
+        """Make the chains of the ticks. ``previous``: the last job of the previous chain, if it exists."""
+        is_open = previous is not None and previous.status in OPEN
+        #: A job waits at the beginning of its chain only for a chain of the same schedule.
+        is_queued = previous is not None and previous.status == Status.BLOCKED and not previous.chain_index
+        for tick in self._ticks:
+            if is_open and (self.row.overlap == "skip" or is_queued):
+                self._dropped["skipped"] += 1
+                continue
+            self.items.append(self._item(tick, previous.chain_id if is_open and previous else None))
+            is_open = self.row.overlap != "allow"
+
+    def _item(self, tick: datetime, waits_for: UUID | None) -> Item[Any]:
+        item = new_item(self.row, self._type, self._input)
+        item.scheduled_for = tick
+        if self.row.jitter_seconds:
+            item.delay_seconds = random.uniform(0, self.row.jitter_seconds)  # noqa: S311
+        if waits_for is not None:  # However that chain ends, this one runs then.
+            item.blockers, item.accepted_blockers, item.on_blocker_failure = (waits_for,), None, "run"
+        return item
+
+    def fired(self) -> FiredSchedule:
+        if not self.items:
+            return FiredSchedule(self.row.name, self._next_tick)
+        return FiredSchedule(self.row.name, self._next_tick, self.items[-1].scheduled_for, self.items[-1].id)
+
+    def events(self, worker: str) -> list[Event]:
+        name, type_name = self.row.name, self.row.type_name
+        events: list[Event] = [
+            ScheduleFired(worker, name, type_name, item.id, tick, (self.row.now - tick).total_seconds())
+            for item in self.items
+            if (tick := item.scheduled_for)
+        ]
+        for outcome, count in self._dropped.items():
+            if count:
+                events.append(TicksDropped(worker, name, type_name, outcome, count))
+        return events
+
+
+def rule_of(row: ScheduleRow) -> Rule:
+    return Rule(row.cron, row.every_seconds, row.timezone, row.anchor_at)
+
+
+def new_item(row: ScheduleRow, job_type: JobType[Any, Any], input: Any) -> Item[Any]:
+    """Return the first job of a chain of a schedule, with the input as stored: another version may know more fields."""
+    item = job_type.item(input, queue=row.queue, priority=row.priority)
+    item.input = decode_json(row.input, InvalidInput)
+    item.schedule_name = row.name
+    return item
