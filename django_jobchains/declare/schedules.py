@@ -53,7 +53,7 @@ class DeclaredSchedule:
 
 
 @dataclass(frozen=True)
-class Rule:
+class TickRule:
     """When a schedule ticks: at the times of a cron expression in a time zone, or at an interval after its anchor."""
 
     cron: str | None
@@ -177,7 +177,7 @@ def _checked_cron(given: Any, zone: str) -> str:
     if len(cron.split()) != 5:
         raise ValueError(f"cron={cron!r} has {len(cron.split())} fields, not 5: minute, hour, day, month and weekday.")
     try:
-        first = Rule(cron, None, zone, datetime.now(UTC)).next(datetime.now(UTC))
+        first = TickRule(cron, None, zone, datetime.now(UTC)).next(datetime.now(UTC))
     except cronsim.CronSimError as error:
         if not _is_valid_in_any_month(cron):
             raise ValueError(f"cron={cron!r} is not a valid expression: {error}.") from error

@@ -13,7 +13,7 @@ from django.db import transaction
 
 from django_jobchains.declare.job_types import Item, JobType, create_chains
 from django_jobchains.declare.registry import Registry
-from django_jobchains.declare.schedules import Rule, digest_of
+from django_jobchains.declare.schedules import TickRule, digest_of
 from django_jobchains.exceptions import InvalidInput
 from django_jobchains.models import Chain
 from django_jobchains.notifications.wakeups import report_after_commit
@@ -63,7 +63,7 @@ class DeclaredSchedules:
 
 def with_next_tick(row: Mapping[str, Any], now: datetime) -> dict[str, Any]:
     """Return the columns of a schedule that begins now."""
-    rule = Rule(row["cron"], row["every_seconds"], row["timezone"], now)
+    rule = TickRule(row["cron"], row["every_seconds"], row["timezone"], now)
     return {**row, "anchor_at": now, "next_tick_at": rule.next(now)}
 
 
@@ -236,8 +236,8 @@ class _Ready:
         return events
 
 
-def rule_of(row: ScheduleRow) -> Rule:
-    return Rule(row.cron, row.every_seconds, row.timezone, row.anchor_at)
+def rule_of(row: ScheduleRow) -> TickRule:
+    return TickRule(row.cron, row.every_seconds, row.timezone, row.anchor_at)
 
 
 def new_item(row: ScheduleRow, job_type: JobType[Any, Any], input: Any) -> Item[Any]:

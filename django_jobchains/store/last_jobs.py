@@ -24,8 +24,8 @@ class LastJob(NamedTuple):
     status: str
     lease_number: int
     context: str | None
-    schedule_name: str | None
-    scheduled_for: datetime | None
+    schedule_name: str | None = None
+    scheduled_for: datetime | None = None
 
 
 class LastJobs(Part):

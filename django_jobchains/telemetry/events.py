@@ -291,15 +291,11 @@ class ScheduleFired(Event):
     """A chain was enqueued for a tick of a schedule. ``delay_seconds``: from the tick until then."""
 
     level = DEBUG
-    verbosity = 2
     schedule_name: str
     type_name: str
     chain_id: UUID
     scheduled_for: datetime
     delay_seconds: float
-
-    def line(self) -> str:
-        return f"⏰ {self.schedule_name} {self.type_name} {self.chain_id}  {self.delay_seconds * 1000:.0f} ms"
 
 
 @dataclass(frozen=True, slots=True)

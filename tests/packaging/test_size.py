@@ -20,28 +20,28 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 #: Lines of code of each entry at the root of the package. An entry may exceed its budget by a twentieth. A change that
 #: makes one smaller lowers its budget.
 BUDGETS = {
-    "worker": 5430,
-    "store": 4300,
+    "worker": 5550,
+    "store": 4540,
     "admin": 3550,
-    "cli": 1750,
-    "telemetry": 1700,
+    "cli": 1870,
+    "telemetry": 1760,
     "children": 1720,
     "attempts": 1460,
     "notifications": 1790,
-    "declare": 1150,
-    "testing": 960,
+    "declare": 1340,
+    "testing": 970,
     "records": 900,
     "chains": 670,
-    "models": 660,
+    "models": 770,
     "handlers": 560,
     "monitoring": 540,
     "db": 580,
     "text": 500,
-    "migrations": 490,
+    "migrations": 560,
     "payloads": 590,
     "management": 400,
     "middleware": 340,
-    "exceptions": 230,
+    "exceptions": 250,
     "conf": 160,
     "values": 120,
     "isolation": 110,
@@ -54,11 +54,12 @@ BUDGETS = {
     "__init__": 40,
     "processors": 40,
     "apps": 30,
-    "pytest_plugin": 20,
+    "pytest_plugin": 22,
+    "schedules": 340,
 }
-MAX_CODE = 31_000
-MAX_LINES = 44_100
-MAX_FILES = 230
+MAX_CODE = 32_300
+MAX_LINES = 45_900
+MAX_FILES = 237
 MAX_LINES_OF_A_FILE = 700
 #: The number of private functions of up to three lines that only one function calls.
 MAX_SHORT_FUNCTIONS = 57

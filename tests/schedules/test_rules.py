@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from django_jobchains.declare.schedules import Rule
+from django_jobchains.declare.schedules import TickRule
 
 BERLIN, NEW_YORK, LORD_HOWE, KATHMANDU = "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu"
 ANCHOR = datetime(2026, 1, 1, tzinfo=UTC)
@@ -64,7 +64,7 @@ def moment(text):
 
 def rule_of(rule, zone):
     is_cron = isinstance(rule, str)
-    return Rule(rule if is_cron else None, None if is_cron else float(rule), zone, ANCHOR)
+    return TickRule(rule if is_cron else None, None if is_cron else float(rule), zone, ANCHOR)
 
 
 @pytest.fixture(params=["UTC", "America/Sao_Paulo"])
@@ -119,6 +119,6 @@ def test_what_is_due_after_years_is_found_in_a_few_steps(monkeypatch):
 
 
 def test_ticks_end():
-    rule = Rule(None, 300 * 365 * 86400.0, "UTC", ANCHOR)
+    rule = TickRule(None, 300 * 365 * 86400.0, "UTC", ANCHOR)
     assert len(list(rule.ticks(ANCHOR))) == 26  # until the year 9999
     assert os.environ.get("TZ") != "America/Sao_Paulo"
