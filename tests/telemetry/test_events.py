@@ -69,6 +69,8 @@ COUNTED = [
      "⊘ shop 1 cancelled before it started", "jobchains.record.cancelled", "shop"),
     (events.OutcomeDelayed("w", A, "ship", 9.04, "no"), "WARNING",
      f"! ship {A} has ended, not stored for 9.0 s: no", "jobchains.outcome.delayed", "ship"),
+    (events.ScheduleFailed("w", "nightly", "no"), "ERROR",
+     "! schedule nightly cannot fire, trying again: no", "jobchains.schedule.failed", "nightly"),
     (events.ChildDied("w", A, "ship", 7, -9, "killed"), "WARNING",
      f"! ship {A}, process 7: killed", "jobchains.child.crashed", "ship"),
     (events.ChildKilled("w", "1", "shop", 7, "timed_out"), "WARNING",

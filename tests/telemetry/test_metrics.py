@@ -2,7 +2,7 @@
 
 import threading
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.db import connection, transaction
@@ -11,7 +11,15 @@ from django.utils import timezone
 from django_jobchains import chains
 from django_jobchains.records import RecordProcessor
 from django_jobchains.telemetry import names, probes, report
-from django_jobchains.telemetry.events import AttemptEnded, BlockedJobsSwept, ChainEnded, JobCreated, RecordHookEnded
+from django_jobchains.telemetry.events import (
+    AttemptEnded,
+    BlockedJobsSwept,
+    ChainEnded,
+    JobCreated,
+    RecordHookEnded,
+    ScheduleFired,
+    TicksDropped,
+)
 from django_jobchains.telemetry.otel import metrics, register_gauges
 from tests.records.models import Export, Upload
 from tests.support.attempts import committed
@@ -63,6 +71,25 @@ def open_transaction():
         yield
 
 
+#: Events about schedules, with the outcome and the number of ticks that they count.
+TICKS = [
+    (ScheduleFired("w", "nightly", "ship", A, datetime(2026, 6, 1, tzinfo=UTC), 0.25), "fired", 1),
+    (TicksDropped("w", "nightly", "ship", "skipped", 2), "skipped", 2),
+    (TicksDropped("w", "nightly", "ship", "missed", 3), "missed", 3),
+]
+
+
+def test_ticks_of_schedules_are_counted(recorded):
+    for event, *_ in TICKS:
+        report(event)
+    outcomes = recorded.values("jobchains.schedule.ticks")
+    assert [(found["jobchains.schedule.outcome"], count) for found, count in outcomes] == [
+        (outcome, count) for _, outcome, count in TICKS
+    ]
+    of_schedule = {"jobchains.schedule.name": "nightly", "jobchains.job.type": "ship"}
+    assert recorded.values("jobchains.schedule.missed") == [(of_schedule, 3)]
+
+
 @pytest.fixture
 def everything(_of_project, recorded, processors, start_worker, add_worker, settings):
     """The metrics of a worker after everything that is counted has happened."""
@@ -92,7 +119,7 @@ def everything(_of_project, recorded, processors, start_worker, add_worker, sett
     ship.enqueue("hang", max_attempts=1)
     with open_transaction():
         start_worker(slots=4)
-        for event, *_ in COUNTED:
+        for event, *_ in (*COUNTED, *TICKS):
             report(event)
         add_worker(WithChildren())
         try:
