@@ -183,7 +183,7 @@ def test_promtool_accepts_the_alerts_and_the_dashboard(tmp_path):
 
 def test_every_alert_has_a_summary_and_a_severity():
     alerts = (MONITORING / "alerts.yml").read_text().split("- alert: ")[1:]
-    assert len(alerts) == 18
+    assert len(alerts) == 20
     assert all("severity: " in alert and "summary: " in alert for alert in alerts)
 
 
