@@ -26,7 +26,7 @@ from django_jobchains.models import Chain, Schedule
 from django_jobchains.notifications import EVERY, job_scheduled, publish_after_commit
 from django_jobchains.payloads.codecs import decode_json
 from django_jobchains.payloads.strict_json import decode
-from django_jobchains.schedules.firing import new_item, rule_of, with_next_tick
+from django_jobchains.schedules.firing import new_item, row_transaction, rule_of, with_next_tick
 from django_jobchains.store import Store, get_store
 from django_jobchains.store.schedules import ScheduleRow
 from django_jobchains.values import SCHEDULE_NAME, Count
@@ -71,7 +71,7 @@ def get(name: str, *, using: str | None = None) -> Schedule:
 def pause(*names: str, using: str | None = None) -> None:
     """Let no tick of these schedules fire, until they are resumed. All or nothing: raises ``ScheduleNotFound``."""
     store = get_store(using)
-    with store.db.transaction():
+    with row_transaction(store):
         store.schedules.pause([row.name for row in _locked(names, store)])
     _notify_workers(store)
 
@@ -79,7 +79,7 @@ def pause(*names: str, using: str | None = None) -> None:
 def resume(*names: str, using: str | None = None) -> None:
     """Let these schedules fire again, from the next tick on. All or nothing: raises ``ScheduleNotFound``."""
     store = get_store(using)
-    with store.db.transaction():
+    with row_transaction(store):
         paused = [row for row in _locked(names, store) if row.is_paused]
         store.schedules.resume({row.name: rule_of(row).next(row.now) for row in paused})
     _notify_workers(store)
@@ -91,7 +91,7 @@ def run_now(name: str, *, using: str | None = None) -> Chain:
     Raises ``ScheduleNotFound``, ``JobTypeNotFound``, and ``InvalidInput`` if the stored input does not fit the type.
     """
     store = get_store(using)
-    with store.db.transaction():
+    with row_transaction(store):
         [row] = _locked([name], store)
         job_type = get_registry().job_type(row.type_name)
         [chain] = create_chains([new_item(row, job_type, job_type.decode_input(row.input))], store.using)
@@ -143,7 +143,7 @@ def update(
     """
     check_options("update", options, ScheduleOptions)
     store = get_store(using)
-    with store.db.transaction():
+    with row_transaction(store):
         [before] = _locked([name], store)
         if before.source == Schedule.Source.CODE:
             raise ScheduleDeclaredInCode(name)
@@ -163,7 +163,7 @@ def delete(name: str, *, using: str | None = None) -> None:
     Raises ``ScheduleNotFound`` and ``ScheduleDeclaredInCode``.
     """
     store = get_store(using)
-    with store.db.transaction():
+    with row_transaction(store):
         _locked([name], store)
         schedule = _get(name, store)
         declared = {declared.name for part in get_registry().slices for declared in part.schedules}

@@ -2,8 +2,8 @@
 
 import random
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -67,6 +67,16 @@ def with_next_tick(row: Mapping[str, Any], now: datetime) -> dict[str, Any]:
     return {**row, "anchor_at": now, "next_tick_at": rule.next(now)}
 
 
+@contextmanager
+def row_transaction(store: Store) -> Iterator[None]:
+    """Open a transaction, or a savepoint, that sees what others commit to a row before it gets the row's lock."""
+    with store.db.transaction() as is_own, nullcontext() if is_own else transaction.atomic(store.using):
+        if is_own:
+            store.db.begin()
+            store.db.read_committed()
+        yield
+
+
 @dataclass
 class Fired:
     """What a call of ``fire`` did, with ``count`` schedules that were due.
@@ -124,11 +134,7 @@ class _Firing:
                 self._failed(other, half)
 
     def _transaction(self, excluded: Collection[str], names: Collection[str] | None) -> None:
-        db = self._store.db
-        with db.transaction() as is_own, nullcontext() if is_own else transaction.atomic(db.using):
-            if is_own:
-                db.begin()
-                db.read_committed()
+        with row_transaction(self._store):
             self._names = []
             due = self._store.schedules.due(BATCH_SIZE, excluded, names)
             if names is None:

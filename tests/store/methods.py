@@ -6,11 +6,12 @@ from operator import attrgetter
 from django_jobchains.store import get_store
 from django_jobchains.store.database import Part
 
-#: Methods for other groups of the store, which call them in their transactions on rows that they have locked.
+#: Methods for callers that have opened a transaction, and locked the rows.
 INTERNAL = {
     "blockers.fail_waiting", "blockers.has_open_link", "blockers.link", "blockers.lock", "blockers.resolve",
     "chains.cancel_jobs", "chains.erase", "jobs.create_and_commit", "keys.find", "keys.lock", "keys.mark",
     "last_jobs.lock_current", "last_jobs.lock_jobs", "last_jobs.lock_rows", "last_jobs.lock_unlocked",
+    "schedules.due", "schedules.fired", "schedules.lock", "schedules.pause", "schedules.resume", "schedules.run",
 }  # fmt: skip
 
 

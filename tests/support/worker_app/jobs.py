@@ -208,3 +208,14 @@ def convert(record: Upload, run: RecordRun) -> None:
         if record.result == "counts":
             Effect.objects.count()
         Effect.objects.create(job_id=UUID(int=record.pk), label="converted")
+
+
+@processors.register("chaos.tick")
+def tick(job: RunningJob[None]) -> None:
+    """Write one effect for the tick of a schedule."""
+    with job.complete():
+        note(job, f"{job.schedule_name} {int(job.scheduled_for.timestamp())}")
+
+
+for number in range(int(os.environ.get("SCHEDULES", "0"))):
+    processors.schedule(f"s{number}", tick, every=1, on_missed="run_all")
