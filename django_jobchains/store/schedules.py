@@ -113,7 +113,8 @@ class Schedules(Part):
         """
         self.db.write_first()
         listed = [] if names is None else [json.dumps(list(names))]
-        return self._rows(self._due(limit, names is not None), [json.dumps(list(excluded)), *listed])
+        rows = self._rows(self._due(limit, names is not None), [json.dumps(list(excluded)), *listed])
+        return sorted(rows, key=lambda row: (row.next_tick_at or row.now, row.name))
 
     def fired(self, rows: Sequence[FiredSchedule]) -> None:
         """Set the next ticks of schedules that ``due`` has locked."""
@@ -259,7 +260,7 @@ class Schedules(Part):
             SELECT {self._columns} FROM {self.tables.schedule} AS schedule
             WHERE {self._waiting} AND next_tick_at <= {self.db.now}
             {f"AND {self.db.is_listed('name', '%s')}" if is_named else ""}
-            ORDER BY next_tick_at, name LIMIT {limit} {self.db.skip_lock("schedule")}
+            ORDER BY next_tick_at LIMIT {limit} {self.db.skip_lock("schedule")}
         """
 
     @statement

@@ -47,7 +47,8 @@ def test_setting_next_ticks_reads_only_these_rows(store):
     with transaction.atomic():
         rows = store.schedules.due(20)
         found = plan_of(lambda: store.schedules.fired([FiredSchedule(row.name, row.now) for row in rows]))
-    assert sum(rows_read(node) for node in found if node.get("Relation Name") == Schedule._meta.db_table) <= 25
+    scans = [node for node in found if "Scan" in node["Node Type"] and "Relation Name" in node]
+    assert sum(map(rows_read, scans)) <= 25
 
 
 def test_the_history_of_a_schedule_is_read_by_its_index(store):
