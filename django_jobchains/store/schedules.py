@@ -260,7 +260,7 @@ class Schedules(Part):
             SELECT {self._columns} FROM {self.tables.schedule} AS schedule
             WHERE {self._waiting} AND next_tick_at <= {self.db.now}
             {f"AND {self.db.is_listed('name', '%s')}" if is_named else ""}
-            ORDER BY next_tick_at LIMIT {limit} {self.db.skip_lock("schedule")}
+            ORDER BY schedule.next_tick_at LIMIT {limit} {self.db.skip_lock("schedule")}
         """
 
     @statement
