@@ -74,8 +74,7 @@ def test_workers_use_only_their_database(handled):
     assert (upload.state, upload.size, len(upload.execution_logs)) == ("completed", 7, 1)
 
 
-@pytest.mark.urls("tests.admin.records.site")
-@pytest.mark.usefixtures("replica")
+@pytest.mark.usefixtures("record_site", "replica")
 def test_actions_of_the_admin_write_to_the_primary(admin_client, register):
     register()
     upload = Upload.objects.create(state="errored")

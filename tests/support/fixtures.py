@@ -2,8 +2,10 @@
 
 import signal
 import threading
+from contextlib import contextmanager
 
 import pytest
+from django.conf import settings
 from django.db import connection
 from django.db.models import F
 
@@ -164,6 +166,26 @@ def sent():
     with notifiers.notifier("RecordingNotifier"):
         yield notifiers.sent
     notifiers.sent.clear()
+
+
+@contextmanager
+def url_configuration(urls):
+    """Use these URLs. Unlike ``pytest.mark.urls``, it keeps the resolvers, whose creation takes longer than a page."""
+    wrapped, before = settings._wrapped, settings.ROOT_URLCONF
+    try:
+        wrapped.ROOT_URLCONF = urls
+        settings.__dict__.pop("ROOT_URLCONF", None)  # the cached value
+        yield
+    finally:
+        wrapped.ROOT_URLCONF = before
+        settings.__dict__.pop("ROOT_URLCONF", None)
+
+
+@pytest.fixture
+def record_site():
+    """Use an admin site with models of records."""
+    with url_configuration("tests.admin.records.site"):
+        yield
 
 
 @pytest.fixture

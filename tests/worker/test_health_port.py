@@ -55,6 +55,11 @@ class Port(HealthServer):
         return socket.create_connection(("127.0.0.1", self.port), timeout=10)
 
 
+@pytest.fixture(autouse=True)
+def _closed_at_once(monkeypatch):
+    monkeypatch.setattr(health_server, "CHECK_SECONDS", 0.02)
+
+
 @pytest.fixture
 def port():
     port = Port()

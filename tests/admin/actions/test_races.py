@@ -113,7 +113,7 @@ def test_the_page_for_a_deleted_chain_is_not_found(superuser, store):
     assert act(superuser, "cancel", chain).status_code == 404
 
 
-@pytest.mark.urls("tests.admin.records.site")
+@pytest.mark.usefixtures("record_site")
 @pytest.mark.parametrize("verb", MOVES)
 @pytest.mark.parametrize(("change", "reason"), [("hidden", "no longer exists"), ("precious", "not allowed")])
 def test_permissions_are_checked_again_for_the_locked_record(superuser, monkeypatch, verb, change, reason):
@@ -132,7 +132,7 @@ def test_permissions_are_checked_again_for_the_locked_record(superuser, monkeypa
 
 
 @pytest.mark.postgresql
-@pytest.mark.urls("tests.admin.records.site")
+@pytest.mark.usefixtures("record_site")
 @pytest.mark.django_db(transaction=True)
 def test_a_record_that_its_handler_has_locked_is_asked_to_stop(superuser, store):
     record = put(state="processing")

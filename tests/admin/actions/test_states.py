@@ -11,7 +11,7 @@ from tests.records.models import Letter
 from tests.support import chains
 from tests.support.chains import everything, go_on
 
-pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.admin.records.site")]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("record_site")]
 
 OPEN = {"blocked", "pending", "scheduled", "backing_off", "running", "asked_to_stop"}
 PENDING = {"pending", "scheduled", "backing_off"}

@@ -62,7 +62,7 @@ def test_an_invalid_time_shows_an_error_and_changes_nothing(superuser, chain, zo
     assert everything() == before
 
 
-@pytest.mark.urls("tests.admin.records.site")
+@pytest.mark.usefixtures("record_site")
 def test_the_delay_of_a_requeue_counts_from_the_time_of_the_database(superuser, store):
     record = put(num_failures=2)
     assert "errorlist" in text_of(act(superuser, "requeue", record, delay_minutes="-1"))

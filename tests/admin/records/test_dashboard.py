@@ -11,7 +11,7 @@ from tests.admin.browsing import open_dashboard
 from tests.admin.records.site import put
 from tests.records.models import Export, Letter
 
-pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.admin.records.site")]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("record_site")]
 
 
 def test_record_workers_are_listed_with_their_counts(superuser, store, beat, monkeypatch):

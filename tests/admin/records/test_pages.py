@@ -15,7 +15,7 @@ from tests.admin.browsing import act, act_many, messages_in, text_of, url, verb_
 from tests.admin.records.site import STATES, put, site, state_of
 from tests.records.models import Export, Letter, Repository, Upload
 
-pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.admin.records.site")]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("record_site")]
 
 SECRET = "password=hunter2"
 ERROR = f"ValueError: no {SECRET}\nsecond line"

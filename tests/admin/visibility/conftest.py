@@ -1,9 +1,9 @@
 import pytest
-from django.urls import clear_url_caches
 
 from django_jobchains.processors import JobType, get_registry
 from tests.admin.browsing import browser
 from tests.admin.visibility.world import OWN, PEOPLE, RIVAL, SITES, make_world
+from tests.support.fixtures import url_configuration
 
 
 @pytest.fixture(autouse=True)
@@ -13,12 +13,10 @@ def _declared_types(monkeypatch):
 
 
 @pytest.fixture(params=SITES)
-def way(request, settings):
+def way(request):
     """Use a site that hides the rows of the rival, in each of two ways."""
-    settings.ROOT_URLCONF = SITES[request.param]
-    clear_url_caches()
-    yield request.param
-    clear_url_caches()
+    with url_configuration(SITES[request.param]):
+        yield request.param
 
 
 @pytest.fixture(params=["chain", "job"])

@@ -18,7 +18,7 @@ from django_jobchains.testing import run_due_jobs
 from tests.payloads.codecs.conftest import CANARY, NEW_KEY, OLD_KEY, codec
 from tests.records.models import LETTER_COLUMNS, Letter, Upload
 
-pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.admin.records.site")]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("record_site")]
 
 every_model = pytest.mark.parametrize("model", [Upload, Letter])
 
