@@ -29,7 +29,7 @@ test: $(VENV)/.ready
 	@$(NOX) --parallel 2
 
 test-all: $(VENV)/.ready
-	@$(NOX) --parallel 2 --sessions lint types newest oldest all_slow browser example wheel
+	@$(NOX) --parallel 2 --sessions lint types newest oldest all_slow browser wheel
 	@$(NOX) --session mutations
 
 $(SESSIONS): $(VENV)/.ready

@@ -1,12 +1,11 @@
 """Clients of users with different permissions, workers, and models with records."""
 
 import pytest
-from django.apps import apps
 from django.contrib.auth.models import User
 from django.test import Client
 from django.utils import translation
 
-from django_jobchains.processors import Processors, Registry
+from django_jobchains.processors import Processors
 from tests.admin.browsing import browser, text_of, url
 from tests.records.models import LETTER_COLUMNS, Export, Letter, Upload
 from tests.support.jobs import claim, create, failed_try
@@ -80,12 +79,11 @@ def fail(store):
 
 
 @pytest.fixture
-def record_workers(monkeypatch):
+def record_workers(registry):
     """Make the project's only slice one that handles the records of all models, and return it."""
-    registry, part = Registry(), Processors()
+    part = Processors()
     part.records(Upload, retry_after=60)(lambda record, run: None)
     part.records(Export, name="exports")(lambda record, run: None)
     part.records(Letter, columns=LETTER_COLUMNS)(lambda record, run: None)
     registry.add(part)
-    monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
     return part

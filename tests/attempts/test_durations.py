@@ -3,7 +3,6 @@
 from datetime import timedelta
 
 import pytest
-from django.apps import apps
 
 from django_jobchains import chains
 from django_jobchains.chains.tree import Extent, tree_of
@@ -66,8 +65,7 @@ def test_the_duration_is_stored_wherever_the_handler_runs(processors, start_work
 
 
 @pytest.mark.slow
-def test_the_duration_of_an_attempt_in_a_child_process(processors, registry, start_worker, monkeypatch):
-    monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
+def test_the_duration_of_an_attempt_in_a_child_process(processors, start_worker, monkeypatch):
     monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "tests.isolation.worker_settings")
     close_preload()
     isolation = Isolation("process", grace_seconds=0.1)

@@ -4,11 +4,10 @@ import sys
 from dataclasses import dataclass
 
 import pytest
-from django.apps import apps
 from django.core.management import CommandError, call_command
 
 from django_jobchains import testing
-from django_jobchains.processors import Backoff, Lease, Processors, Registry, RunningJob
+from django_jobchains.processors import Backoff, Lease, Processors, RunningJob
 from tests.support.chains import mail, ship
 
 
@@ -55,11 +54,9 @@ def run(monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def registry(monkeypatch):
+def registry(registry):
     """A registry with two declared types that nobody handles, and three processors."""
-    registry = Registry()
     registry.declared = {ship.name: ship, mail.name: mail}
-    monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
     registry.add(part := Processors(backoff=Backoff(1, 2, 8, 0), queue="bank"))
 
     @part.register("shop.charge", continues_with=["shop.receipt"], max_attempts=3, lease=Lease(30), priority=5)

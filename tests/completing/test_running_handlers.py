@@ -15,7 +15,7 @@ from django_jobchains.processors import FailJob, JobType, Lease, RescheduleJob
 from django_jobchains.telemetry import events as facts
 from tests.completing.work import approval, finish
 from tests.shop.models import Effect
-from tests.support.attempts import WITHOUT_WAKE_UPS, committed
+from tests.support.attempts import committed
 from tests.support.scenario import effect
 from tests.support.waiting import until, until_completed
 
@@ -132,17 +132,6 @@ def test_the_handler_is_aborted_too_if_the_chain_continues(processors, start_wor
     until_completed(chain)
     assert [job.completed_by is None for job in chain.jobs] == [True, False]
     assert chain.output == "next"
-
-
-def test_without_hints_the_handler_is_aborted_at_the_next_renewal(settings, processors, start_worker, observed):
-    settings.JOBCHAINS = WITHOUT_WAKE_UPS
-    chain = ends_when_aborted(processors, observed, complete, Lease(1)).enqueue()
-    start_worker()
-    assert observed.started.wait(30)
-    finish(chain, "by hand")
-    assert observed.ended.wait(30)
-    assert observed.reasons == ["already_completed"]
-    assert not Effect.objects.exists()
 
 
 def test_other_handlers_of_the_worker_are_not_aborted(processors, start_worker, observed, events):

@@ -1,7 +1,6 @@
 import pytest
-from django.apps import apps
 
-from django_jobchains.processors import Backoff, Processors, Registry
+from django_jobchains.processors import Backoff, Processors
 from django_jobchains.store import get_store
 from django_jobchains.worker import Worker
 from tests.support.attempts import WITHOUT_WAKE_UPS
@@ -10,14 +9,6 @@ from tests.support.attempts import WITHOUT_WAKE_UPS
 @pytest.fixture(autouse=True)
 def _no_wake_ups(settings):
     settings.JOBCHAINS = WITHOUT_WAKE_UPS
-
-
-@pytest.fixture
-def registry(monkeypatch):
-    """The project's registry during the test, because ``on_failure`` is resolved there."""
-    registry = Registry()
-    monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
-    return registry
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import threading
 
 import pytest
-from django.apps import apps
 
 from django_jobchains import chains
 from django_jobchains.models import FailedAttempt, Job
@@ -13,12 +12,6 @@ from django_jobchains.worker.isolated.isolation_pool import IsolationPool
 from tests.support.waiting import stays, until, until_completed
 
 SETUP = "tests.isolation.broken:refuse"
-
-
-@pytest.fixture(autouse=True)
-def _project(registry, monkeypatch):
-    """Use the registry of the test as the project's."""
-    monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
 
 
 @pytest.fixture

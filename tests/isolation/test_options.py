@@ -4,7 +4,6 @@ import math
 from io import StringIO
 
 import pytest
-from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
 
@@ -19,14 +18,6 @@ from django_jobchains.worker.isolated import child_attempt
 pytestmark = pytest.mark.django_db
 
 SMALL = Isolation("process", max_workers=1, memory_limit="1G")
-
-
-@pytest.fixture
-def registry(monkeypatch):
-    """The project's registry, without types."""
-    registry = Registry()
-    monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
-    return registry
 
 
 def register(registry, name, *, part=None, **options):

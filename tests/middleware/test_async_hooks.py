@@ -7,7 +7,6 @@ from contextvars import ContextVar
 from typing import Any
 
 import pytest
-from django.apps import apps
 
 from django_jobchains.exceptions import FailJob, InvalidDeclaration, RegistryError
 from django_jobchains.middleware import Middleware
@@ -228,7 +227,6 @@ def test_the_testing_kit_awaits_async_hooks(monkeypatch, registry):
     processors.records(Upload)(anothing)
     Upload.objects.create()
     registry.add(processors)
-    monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
     run_due_jobs(raise_errors=True)
     assert (chain.refresh().status, Upload.objects.get().state) == ("completed", "completed")
     assert seen.count("< awaited") == 2

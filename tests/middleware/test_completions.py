@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from uuid import uuid4
 
 import pytest
-from django.apps import apps
 from django.db import connection, transaction
 
 from django_jobchains import chains
@@ -191,8 +190,7 @@ def test_a_phase_that_the_handler_did_not_await_is_still_its_error(work):
 
 
 @every_kind
-def test_middleware_without_the_hook_costs_no_statement(monkeypatch, registry, scenario):
-    monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
+def test_middleware_without_the_hook_costs_no_statement(registry, scenario):
 
     def statements(*middleware):
         registry.slices.clear()

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
-from django.apps import apps
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
@@ -14,18 +13,16 @@ from django_jobchains import chains, context
 from django_jobchains.chains import Deduplicate
 from django_jobchains.exceptions import InvalidContext
 from django_jobchains.models import Job
-from django_jobchains.processors import JobType, Processors, Registry
+from django_jobchains.processors import JobType, Processors
 from django_jobchains.testing import run_due_jobs
 
 Context = dict[str, Any] | None
 
 
 @pytest.fixture
-def processors(monkeypatch, db):
+def processors(db, registry):
     """The only processors of the project during the test."""
-    registry, processors = Registry(), Processors()
-    registry.add(processors)
-    monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
+    registry.add(processors := Processors())
     return processors
 
 

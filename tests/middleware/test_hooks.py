@@ -4,7 +4,6 @@ import threading
 from contextlib import contextmanager
 
 import pytest
-from django.apps import apps
 from django.db import connection
 from django.db.models import F
 
@@ -178,12 +177,11 @@ def test_values_that_middleware_adds_to_the_context_last_for_one_attempt(scenari
     assert (scenario.states(), len(set(map(id, clients)))) == ({"completed"}, 2)
 
 
-def test_testing_kit_runs_middleware(monkeypatch, registry):
+def test_testing_kit_runs_middleware(registry):
     seen = []
     processors = processors_with(Recording("it", seen))
     chain = processors.register("kit")(lambda job: None).enqueue()
     registry.add(processors)
-    monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
     run_due_jobs(raise_errors=True)
     assert (chain.refresh().status, seen[0], seen[-1]) == ("completed", "> it handler", "< it handler")
 

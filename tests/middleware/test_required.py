@@ -1,7 +1,6 @@
 """A worker does not start if processors that it would run lack required middleware."""
 
 import pytest
-from django.apps import apps
 from django.conf import settings as project
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError, call_command
@@ -106,8 +105,7 @@ def test_invalid_requirements_are_refused(processors_by_name, registry, wrong, w
         assert words in refusal(registry)
 
 
-def test_command_reports_the_error_and_does_not_start(processors_by_name, registry, monkeypatch):
-    monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
+def test_command_reports_the_error_and_does_not_start(processors_by_name, registry):
     required = {**WITHOUT_WAKE_UPS, "REQUIRED_MIDDLEWARE": [Tenants]}
     with (
         override_settings(JOBCHAINS=required),

@@ -1,8 +1,7 @@
 import pytest
-from django.apps import apps
 
 from django_jobchains.models import JobProgress, LogLine
-from django_jobchains.processors import Registry
+from django_jobchains.processors import Backoff, Processors
 
 
 def lines(chain):
@@ -19,11 +18,9 @@ def progress(chain):
 
 
 @pytest.fixture
-def registry(monkeypatch):
-    """The registry of the workers and, for jobs that run without one, of the project."""
-    registry = Registry()
-    monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
-    return registry
+def processors(db, registry):
+    registry.add(part := Processors(backoff=Backoff(0.02, 1, 0.02, 0)))
+    return part
 
 
 @pytest.fixture

@@ -4,19 +4,10 @@ import threading
 from contextlib import contextmanager
 
 import pytest
-from django.apps import apps
 from django.db import connection
 
-from django_jobchains.processors import Processors, Registry
+from django_jobchains.processors import Processors
 from tests.records.models import Upload
-
-
-@pytest.fixture
-def registry(monkeypatch):
-    """The registry of the project, for one test."""
-    registry = Registry()
-    monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
-    return registry
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Two aliases for one database: a worker whose handlers would write through the other alias does not start."""
 
 import pytest
-from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError, call_command
 from django.db import connection
@@ -27,9 +26,7 @@ def _direct(transactional_db, django_db_blocker):
 
 
 @pytest.fixture(autouse=True)
-def _has_work(registry, processors, monkeypatch):
-    monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
-
+def _has_work(processors):
     @processors.register("work.write")
     def write(job):
         with job.complete():

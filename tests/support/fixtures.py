@@ -5,6 +5,7 @@ import threading
 from contextlib import contextmanager
 
 import pytest
+from django.apps import apps
 from django.conf import settings
 from django.db import connection
 from django.db.models import F
@@ -47,12 +48,15 @@ def events():
 
 
 @pytest.fixture
-def registry(transactional_db):
-    return Registry()
+def registry(monkeypatch):
+    """The registry of workers and of the project, for one test."""
+    registry = Registry()
+    monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
+    return registry
 
 
 @pytest.fixture
-def processors(registry):
+def processors(transactional_db, registry):
     """A slice whose jobs are retried at once."""
     part = Processors(backoff=Backoff(0.02, 1, 0.02, 0))
     registry.add(part)
@@ -60,7 +64,7 @@ def processors(registry):
 
 
 @pytest.fixture
-def make_worker(registry, events, monkeypatch):
+def make_worker(transactional_db, registry, events, monkeypatch):
     """Make workers with the registry of the test that poll once a minute. Running ones are stopped after the test."""
     if connection.vendor == "postgresql":  # a listener is closed between two ticks
         monkeypatch.setattr("django_jobchains.notifications.postgres.TICK_SECONDS", 0.05)

@@ -1,5 +1,4 @@
 import pytest
-from django.apps import apps
 
 from django_jobchains.telemetry import DetailEvent, add_sink, probes, remove_sink
 from tests.support.tracing import recorded
@@ -25,12 +24,6 @@ def facts():
     add_sink(facts.append, DetailEvent)
     yield facts
     remove_sink(facts.append)
-
-
-@pytest.fixture
-def _of_project(registry, monkeypatch):
-    """The registry of the test is that of the project, whose records are counted."""
-    monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import signal
 
 import pytest
-from django.apps import apps
 
 from django_jobchains import chains
 from django_jobchains.children.child_process import close_preload
@@ -28,7 +27,6 @@ SET_UP = f"{set_up_tracing.__module__}:{set_up_tracing.__qualname__}"
 def receiver(monkeypatch, registry):
     """Receives the spans of child processes, which run the types of ``traced_jobs``."""
     receiver = Receiver()
-    monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
     monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "tests.isolation.worker_settings")
     monkeypatch.setenv(URL, f"{receiver.url}/v1/traces")
     close_preload()

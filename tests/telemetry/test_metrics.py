@@ -91,7 +91,7 @@ def test_ticks_of_schedules_are_counted(recorded):
 
 
 @pytest.fixture
-def everything(_of_project, recorded, processors, start_worker, add_worker, settings):
+def everything(recorded, processors, start_worker, add_worker, settings):
     """The metrics of a worker after everything that is counted has happened."""
     settings.JOBCHAINS = {"STUCK_SECONDS": 0.05, "TIMEOUT_SECONDS": 0.1}
     release = threading.Event()
@@ -265,7 +265,6 @@ def test_gauges_about_queues_come_from_workers_and_from_processes_that_register_
     assert recorded.values("jobchains.queue.jobs") == []
 
 
-@pytest.mark.usefixtures("_of_project")
 def test_gauges_show_the_records_of_each_worker_and_their_age(recorded, processors):
     uploads(processors, queue="files", retry_after=60)
     now = timezone.now()

@@ -1,14 +1,10 @@
 import pytest
-from django.apps import apps
 
-from django_jobchains.processors import Processors, Registry
+from django_jobchains.processors import Processors
 
 
 @pytest.fixture
-def processors(monkeypatch):
+def processors(registry):
     """Return the only slice of the project for one test."""
-    registry = Registry()
-    processors = Processors()
-    registry.add(processors)
-    monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
+    registry.add(processors := Processors())
     return processors

@@ -4,7 +4,6 @@ import sys
 from io import StringIO
 
 import pytest
-from django.apps import apps
 from django.core.management import CommandError, call_command
 
 from django_jobchains import chains
@@ -14,9 +13,8 @@ from tests.support.workers import completed
 
 
 @pytest.fixture
-def run(registry, monkeypatch):
+def run(registry):
     """Run the command with the test's registry until no job is due, and return its output."""
-    monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
     interval = sys.getswitchinterval()
 
     def run(*arguments, **options):

@@ -1,7 +1,6 @@
 """A worker on a database that is not set up reports the remedy and ends."""
 
 import pytest
-from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError, call_command
 from django.db import connection
@@ -14,8 +13,7 @@ from tests.support.databases import database
 pytestmark = pytest.mark.usefixtures("quick")
 
 
-def test_command_names_the_missing_tables_and_how_to_create_them(registry, empty_database, monkeypatch):
-    monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
+def test_command_names_the_missing_tables_and_how_to_create_them(empty_database):
     with pytest.raises(CommandError, match=r"django_jobchains_job,.*Run 'manage\.py migrate --database empty'"):
         call_command("run_jobworker", database=empty_database)
 

@@ -4,7 +4,6 @@ import signal
 from datetime import timedelta
 
 import pytest
-from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError, call_command
 from django.utils import timezone
@@ -29,13 +28,12 @@ def start_maintenance(start_worker):
 
 
 @pytest.fixture
-def short_lived(registry, monkeypatch, settings):
+def short_lived(registry, settings):
     """A type whose completed chains are deleted at once, beside a model of records."""
     settings.JOBCHAINS = {
         "REAP_SECONDS": 0.05, "SWEEP_SECONDS": 0.05, "PRUNE_SECONDS": 0.05, "HEARTBEAT_SECONDS": 0.05,
         "BACKOFF_INITIAL_SECONDS": 0.01,
     }  # fmt: skip
-    monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
     part = Processors(retention=Retention(completed=0.01))
     registry.add(part)
     part.records(Upload, stalled_after=1)(lambda record, run: None)

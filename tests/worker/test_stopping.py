@@ -8,7 +8,6 @@ from django.db import connection
 
 from django_jobchains import chains
 from django_jobchains.models import Job
-from django_jobchains.telemetry.events import WorkerStopped
 from tests.shop.models import Effect
 from tests.support.connections import holding
 from tests.support.waiting import until
@@ -61,16 +60,6 @@ def test_nothing_is_claimed_while_stopping(waiting, start_worker, gate):
     gate.set()
     stopping.join()
     assert (late.refresh().status, late.current_job.lease_number) == ("pending", 0)
-
-
-def test_handler_that_ignores_its_signal_is_handed_back_in_time(waiting, start_worker, events):
-    waiting.enqueue()
-    before = job_rows()
-    worker = start_worker()
-    until(has_started)
-    assert stop_in_time(worker, 0.2) == 1
-    until(lambda: job_rows() == before, what=job_rows)
-    assert [event.abandoned for event in events.of(WorkerStopped)] == [1]
 
 
 def test_jobs_claimed_ahead_are_handed_back(waiting, quick, make_worker):

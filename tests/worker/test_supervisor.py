@@ -8,7 +8,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from django.apps import apps
 from django.core.management import CommandError, call_command
 from django.db import connection
 
@@ -120,7 +119,6 @@ def test_burst_ends_when_nothing_is_due_with_django_admin(start_process):
 def test_invalid_options_are_reported_before_a_worker_starts(arguments, message, registry, quick, monkeypatch):
     monkeypatch.setattr(Command, "_called_from_command_line", True)
     monkeypatch.setattr("django_jobchains.worker.supervised_process.Child.__init__", None)
-    monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
     with pytest.raises(CommandError, match=message):
         call_command("run_jobworker", "--processes", "2", *arguments)
 

@@ -7,7 +7,7 @@ import pytest
 
 from django_jobchains import chains
 from django_jobchains.models import FailedAttempt, Job
-from django_jobchains.telemetry.events import AttemptAbandoned, AttemptEnded, AttemptStuck
+from django_jobchains.telemetry.events import AttemptStuck
 from tests.shop.models import Effect
 from tests.support.waiting import stays, until, until_completed
 from tests.support.workers import time_out
@@ -75,39 +75,6 @@ def test_timeout_may_come_from_the_settings(processors, start_worker, settings):
     until_completed(limited)
     until_completed(free)
     assert (limited.output, free.output) == (True, False)
-
-
-@soon_stuck
-def test_handler_that_does_not_stop_frees_its_job(unresponsive, start_worker, events, gate):
-    chain = unresponsive.enqueue()
-    time_out(start_worker(slots=1))
-    until_completed(chain)
-    assert chain.output == 2
-    [stuck] = events.of(AttemptStuck)
-    assert (stuck.job_id, stuck.reason, stuck.stuck) == (chain.id, "timed_out", 1)
-    assert "gate.wait(30)" in stuck.stack
-    failed = FailedAttempt.objects.get()
-    assert "did not within" in failed.error
-    assert "gate.wait(30)" in failed.traceback
-
-    until(lambda: len(events.of(AttemptEnded)) == 2)
-    gate.set()
-    until(lambda: not any("slot-1" in thread.name for thread in threading.enumerate()))
-    assert labels() == {"started"}
-    assert (chain.refresh().output, len(events.of(AttemptEnded))) == (2, 2)
-    assert not events.of(AttemptAbandoned)
-
-
-@soon_stuck
-def test_slot_of_a_stuck_handler_is_replaced(unresponsive, quick, start_worker):
-    stuck = [unresponsive.enqueue() for _ in range(3)]
-    worker = start_worker(slots=1)
-    others = [quick.enqueue() for _ in range(20)]
-    for _ in stuck:
-        time_out(worker)
-    for chain in (*stuck, *others):
-        until_completed(chain)
-    assert set(FailedAttempt.objects.values_list("job_id", flat=True)) == {chain.id for chain in stuck}
 
 
 def test_slots_are_replaced_up_to_a_limit_and_again_when_one_returns(

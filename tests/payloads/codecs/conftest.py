@@ -8,7 +8,7 @@ from django.db import connection
 from django.test import override_settings
 
 from django_jobchains.models import DeferredWrite
-from django_jobchains.processors import Backoff, Processors, Registry
+from django_jobchains.processors import Backoff, Processors
 from tests.admin.conftest import staff
 from tests.support.attempts import WITHOUT_WAKE_UPS
 
@@ -40,11 +40,9 @@ def _encrypted():
 
 
 @pytest.fixture
-def processors(monkeypatch):
+def processors(registry):
     """The only slice of the project, whose failed jobs are due again at once."""
-    registry, processors = Registry(), Processors(backoff=Backoff(0, 1, 0, 0))
-    registry.add(processors)
-    monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
+    registry.add(processors := Processors(backoff=Backoff(0, 1, 0, 0)))
     return processors
 
 

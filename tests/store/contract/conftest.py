@@ -3,11 +3,10 @@
 from itertools import count
 
 import pytest
-from django.apps import apps
 from django.db import connection
 from django.db.backends.signals import connection_created
 
-from django_jobchains.processors import Processors, Registry
+from django_jobchains.processors import Processors
 from tests.records.models import LETTER_COLUMNS, Letter, Upload
 from tests.store.contract.records import RecordModel
 
@@ -54,12 +53,10 @@ def _described(request, django_db_setup, django_db_blocker):
 
 
 @pytest.fixture
-def model(_described, store, monkeypatch):
+def model(_described, store, registry):
     """A registered model of records."""
     model_class, options, make = _described
-    registry, processors = Registry(), Processors()
-    registry.add(processors)
-    monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
+    registry.add(processors := Processors())
     processors.records(model_class, **options)(lambda record, run: None)
     [kind] = processors.record_types.values()
     return RecordModel(kind, store, make)
