@@ -230,7 +230,7 @@ def browser(session: nox.Session) -> None:
     """Drive the example shop and its admin in Chromium."""
     run_browser(session, database="sqlite")
     with required(session), server(18) as url:  # The slow tests may use nearly all connections of the machine's server.
-        run_browser(session, "-m", "flow", database=url)
+        run_browser(session, "-m", "flow and not without_scripts", database=url)
         run_tests(session, PYTHON, *SLOW, NETWORK, database=url)
 
 

@@ -6,7 +6,9 @@ from playwright.sync_api import expect
 from tests.browser.steps import DASHBOARD, DECLINED, RECORDS, Admin, Customer, chain_page, eventually, list_of
 
 pytestmark = [pytest.mark.flow, pytest.mark.usefixtures("worker")]
-with_and_without_scripts = pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no scripts"])
+with_and_without_scripts = pytest.mark.parametrize(
+    "scripts", [True, pytest.param(False, marks=pytest.mark.without_scripts)], ids=["scripts", "no scripts"]
+)
 
 STATUS = ".jobchains-status"
 

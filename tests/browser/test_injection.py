@@ -41,6 +41,12 @@ PAGES = {
 }
 
 
+#: Texts that end an attribute in either kind of quotes, or are an address: every page shows them. Of the others, each
+#: page shows some, because all texts are escaped in the same way.
+ON_EVERY_PAGE = ('"><script>alert(1)</script>', "'><script>alert(1)</script>", "javascript:alert(1)")
+OTHERS = [vector for vector in VECTORS if vector not in ON_EVERY_PAGE]
+
+
 @pytest.fixture(scope="module")
 def hostile(open_shop):
     return open_shop("hostile")
@@ -63,8 +69,9 @@ def assert_harmless(page, address, shows=""):
 
 @pytest.mark.parametrize("name", PAGES)
 def test_the_page_of_a_row(page, rows, name):
-    for vector, ids in zip(VECTORS, rows, strict=True):
-        assert_harmless(page, PAGES[name](ids), vector)
+    ids = dict(zip(VECTORS, rows, strict=True))
+    for vector in (*ON_EVERY_PAGE, *OTHERS[list(PAGES).index(name) % 6 :: 6]):
+        assert_harmless(page, PAGES[name](ids[vector]), vector)
 
 
 @pytest.mark.usefixtures("rows")
@@ -88,7 +95,7 @@ def test_the_confirmation_page_for_all_of_them(page, rows, address, shown):
 
 
 def test_what_is_typed_into_forms_is_shown_as_text(page):
-    for vector in VECTORS:
+    for vector in (*ON_EVERY_PAGE, *OTHERS[::6]):
         page.goto(f"{list_of('chain')}enqueue/?type=shop.count_stock")
         for label in ("Product ids", "Deduplication key", "Queue"):
             page.get_by_label(label).fill(vector[:100])

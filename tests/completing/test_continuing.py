@@ -6,9 +6,7 @@ import pytest
 
 from django_jobchains import chains
 from django_jobchains.chains import (
-    ChainNotFound,
     Deduplicate,
-    InvalidBlockers,
     JobNotCompletable,
     JobTypeMismatch,
     JobTypeNotFound,
@@ -20,7 +18,6 @@ from tests.completing.work import (
     OPEN,
     approval,
     asked_to_stop,
-    choosy,
     finish,
     gone,
     inner,
@@ -214,21 +211,6 @@ class TestBlockers:
             current.continue_with(approval, blockers=[blocker])
             finish(blocker, 0)
             assert current.job.status == "pending"
-
-    def test_invalid_blockers_are_refused_and_change_nothing(self):
-        chain, other = pending(), pending()
-        waiting = approval.enqueue(blockers=[chain])
-        before = rows()
-        for job_type, blockers, error in (
-            (approval, [chain], InvalidBlockers),
-            (approval, [other, other], InvalidBlockers),
-            (approval, [waiting], InvalidBlockers),  # it waits for this chain
-            (choosy, [other], InvalidBlockers),
-            (approval, [JobType("x").item().id], ChainNotFound),
-        ):
-            with chains.current_job(chain.id) as current, pytest.raises(error):
-                current.continue_with(job_type, blockers=blockers)
-            assert rows() == before
 
     def test_waiting_jobs_start_at_the_end_of_the_chain_and_not_after_a_step(self):
         chain, open_ = pending(), pending()

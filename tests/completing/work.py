@@ -17,8 +17,7 @@ approval = JobType("completing.approval")
 typed = JobType("completing.typed", input=int, output=int)
 strict = JobType("completing.strict", continues_with=["completing.typed"])
 inner = JobType("completing.inner", entry=False)
-choosy = JobType("completing.choosy", blockers=["completing.typed"])
-TYPES = (approval, typed, strict, inner, choosy)
+TYPES = (approval, typed, strict, inner)
 #: No app declares this type.
 gone = JobType("completing.gone")
 

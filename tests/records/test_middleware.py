@@ -1,14 +1,12 @@
 """The middleware of a slice wraps the handlers of its records."""
 
 from contextlib import contextmanager
-from datetime import timedelta
 
 import pytest
 from django.db import connection
-from django.utils import timezone
 
 from django_jobchains.middleware import ActorContext, Middleware, QueryBudget
-from django_jobchains.processors import FailJob, Processors, RescheduleJob
+from django_jobchains.processors import Processors
 from tests.records.models import Repository, Upload
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -30,18 +28,6 @@ class Steps(Middleware):
     def around_complete(self, job):
         self.steps.append(f"complete, in a transaction: {connection.in_atomic_block}")
         yield
-
-
-class Raising(Middleware):
-    def __init__(self, error):
-        self.error = error
-
-    @contextmanager
-    def around_handler(self, job):
-        try:
-            yield
-        except KeyError as error:
-            raise self.error from error
 
 
 @pytest.fixture
@@ -93,20 +79,3 @@ def test_a_required_context_fails_the_record(handled):
     upload = handled(lambda record, run: None, {"retry_after": 0})
     assert (upload.state, upload.num_failures) == ("failed", 1)
     assert "Records store no context" in (upload.failure_message or "")
-
-
-@pytest.mark.parametrize(
-    ("middleware", "state", "failures"),
-    [
-        ([Raising(FailJob("closed"))], "failed", 1),
-        ([Raising(RescheduleJob(delay=3600))], "queued", 0),
-    ],
-)
-def test_errors_of_middleware_end_the_attempt_as_for_jobs(handled, state, failures):
-    def handle(record, run):
-        raise KeyError("gateway")
-
-    upload = handled(handle)
-    assert (upload.state, upload.num_failures) == (state, failures)
-    if state == "queued":
-        assert upload.process_after > timezone.now() + timedelta(minutes=50)
