@@ -74,7 +74,6 @@ SLOW_ON_POSTGRESQL = {
     "tests/worker/test_supervisor.py",
 }
 SLOW_ON_SQLITE = {
-    "tests/children/test_pools.py",
     "tests/children/test_death_of_the_parent.py",
     "tests/model",
     "tests/notifications/test_other_processes.py",
@@ -88,6 +87,7 @@ SLOW_ON_SQLITE = {
 ALL_SLOW_ON_SQLITE = {
     *SLOW_ON_SQLITE,
     "tests/blockers/test_storm.py",
+    "tests/children/test_pools.py",
     "tests/chaos/test_processes.py",
     "tests/notifications/test_sqlite.py",
     MILLION,
