@@ -219,7 +219,7 @@ def test_a_plain_hook_must_not_return_an_async_context_manager(work):
     assert "@asynccontextmanager is for around_handler() of 'async def' handlers" in error
 
 
-def test_the_testing_kit_awaits_async_hooks(monkeypatch, registry):
+def test_the_testing_kit_awaits_async_hooks(registry):
     seen = []
     processors = processors_with(Awaiting(seen))
     Repository.objects.create(name="acme")

@@ -1,19 +1,10 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from django.apps import apps
 
 from django_jobchains.models import Schedule
 from django_jobchains.processors import Processors, Registry
 from django_jobchains.schedules.firing import DeclaredSchedules, fire
-
-
-@pytest.fixture
-def registry(monkeypatch):
-    """The registry of the project for one test."""
-    registry = Registry()
-    monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
-    return registry
 
 
 @pytest.fixture
