@@ -4,34 +4,36 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from statistics import median
 
+from django.db import connections
+
 from benchmarks.cells import Cell, Figures, Row, Target
 from benchmarks.database import fill
 from benchmarks.workers import Marks, bare_command, burst, together
 
 TYPE = "bench.value"
 METRIC = "ms to the first handler"
+LIMIT = (Target(METRIC, at_most=500),)
 
 
 def cells(*, is_quick: bool) -> Iterator[Cell]:
     starts = 1 if is_quick else 5
+    what = f"from the end of Django's set-up to the first handler, one due job, median of {starts} starts"
+    floor = {"psycopg loop": partial(_starts, starts, "default", lambda: together([bare_command("batches", TYPE)]))}
+    row = Row("start of a worker: from Django's set-up to the first handler, ms", METRIC)
     yield Cell(
-        "start",
-        f"from the end of Django's set-up to the first handler, one due job, median of {starts} starts",
-        {
-            "ours": partial(_starts, starts, lambda: burst(TYPE)),
-            "psycopg loop": partial(_starts, starts, lambda: together([bare_command("batches", TYPE)])),
-        },
-        (Target(METRIC, at_most=500),),
-        row=Row("start of a worker: from Django's set-up to the first handler, ms", METRIC),
+        "start", what, {"ours": partial(_starts, starts, "default", partial(burst, TYPE)), **floor}, LIMIT, row=row
     )
+    ours = {"ours": partial(_starts, starts, "sqlite", partial(burst, TYPE, "sqlite"))}
+    yield Cell("sqlite-start", f"SQLite: {what}", ours, LIMIT)
 
 
-def _starts(count: int, start: Callable[[], list[Marks]]) -> Figures:
-    return {METRIC: median(_milliseconds(start) for _ in range(count))}
+def _starts(count: int, using: str, start: Callable[[], list[Marks]]) -> Figures:
+    return {METRIC: median(_milliseconds(using, start) for _ in range(count))}
 
 
-def _milliseconds(start: Callable[[], list[Marks]]) -> float:
-    fill(TYPE, 1)
+def _milliseconds(using: str, start: Callable[[], list[Marks]]) -> float:
+    fill(TYPE, 1, using)
+    connections[using].close()
     (marks,) = start()
     milliseconds: float = (marks["first"]["time"] - marks["set_up"]) * 1_000
     return milliseconds

@@ -17,6 +17,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
 from django_jobchains.children.limits import resident_bytes
+from django_jobchains.db.connections import ignoring_own_statements
+from django_jobchains.store.sqlite import SQLiteDatabase
 from django_jobchains.telemetry import add_sink
 from django_jobchains.telemetry.events import AttemptEnded, Event
 
@@ -63,6 +65,10 @@ def watch() -> None:
     add_sink(_on_event)
     atexit.register(_write)
     connection_created.connect(_on_connection)
+    # The store does not use Django's cursor, unless a wrapper asks for it.
+    ignoring_own_statements.add(_count_locked)
+    fetch = SQLiteDatabase.fetch
+    SQLiteDatabase.fetch = lambda *args: _count_locked(fetch, *args)  # type: ignore[method-assign]
     if "BENCH_THREADS" in os.environ:
         threading.Thread(target=_sample, name="samples", daemon=True).start()
 
@@ -110,11 +116,11 @@ def _on_connection(connection: BaseDatabaseWrapper, **_: Any) -> None:
         connection.execute_wrappers.append(_count_locked)
 
 
-def _count_locked(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
+def _count_locked(execute: Callable[..., Any], *args: Any) -> Any:
     """Count "database is locked" where it happens, because the store retries some of these statements."""
     global _locked
     try:
-        return execute(sql, params, many, context)
+        return execute(*args)
     except OperationalError as error:
         if "database is locked" in str(error):
             with _counting:

@@ -210,6 +210,16 @@ _is_own: ContextVar[bool] = ContextVar("jobchains_own_statements", default=False
 ignoring_own_statements: set[Callable[..., Any]] = set()
 
 
+def is_watched(connection: BaseDatabaseWrapper) -> bool:
+    """Return whether statements go through Django's cursor, without being prepared.
+
+    This is the case behind a transaction pooler (Django's ``DISABLE_SERVER_SIDE_CURSORS``), where the next statement
+    may reach another session, and while Django's statements are logged or wrapped, so that these are included.
+    """
+    is_pooled = connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
+    return is_pooled or connection.queries_logged or not ignoring_own_statements.issuperset(connection.execute_wrappers)
+
+
 def own_statements(function: Callable[Parameters, ResultT]) -> Callable[Parameters, ResultT]:
     """Mark all statements that the function executes as the library's own."""
 

@@ -14,7 +14,7 @@ import psycopg
 from django.db import DatabaseError, DataError, IntegrityError, NotSupportedError, OperationalError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from django_jobchains.db.connections import own_statements
+from django_jobchains.db.connections import is_watched, own_statements
 from django_jobchains.exceptions import TransactionEnded
 from django_jobchains.store.database import Database, OpenTransaction
 from django_jobchains.store.errors import (
@@ -26,7 +26,7 @@ from django_jobchains.store.errors import (
     sqlstate,
 )
 from django_jobchains.store.postgresql.claim import skip_scan
-from django_jobchains.store.postgresql.wire import Direct, can_begin, is_watched
+from django_jobchains.store.postgresql.wire import Direct, can_begin
 
 #: How long the plan of a prepared statement is used.
 PLAN_SECONDS = 30

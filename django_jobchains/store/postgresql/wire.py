@@ -16,7 +16,7 @@ from psycopg.adapt import Transformer
 from psycopg.errors import InvalidSqlStatementName
 
 from django_jobchains.db import libpq
-from django_jobchains.db.connections import ignoring_own_statements
+from django_jobchains.db.connections import is_watched
 
 #: The limit of prepared statements of a connection. Statements change with the age of their plans.
 MAX_PREPARED = 50
@@ -184,16 +184,6 @@ def is_possible(raw: "psycopg.Connection[Any]") -> bool:
 def can_begin(connection: BaseDatabaseWrapper) -> bool:
     """Return whether Django has opened a transaction whose BEGIN can still be sent directly."""
     return bool(connection.atomic_blocks) and not is_watched(connection) and is_possible(connection.connection)
-
-
-def is_watched(connection: BaseDatabaseWrapper) -> bool:
-    """Return whether statements go through Django's cursor, without being prepared.
-
-    This is the case behind a transaction pooler (Django's ``DISABLE_SERVER_SIDE_CURSORS``), where the next statement
-    may reach another session, and while Django's statements are logged or wrapped, so that these are included.
-    """
-    is_pooled = connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
-    return is_pooled or connection.queries_logged or not ignoring_own_statements.issuperset(connection.execute_wrappers)
 
 
 def _is_utf8(raw: "psycopg.Connection[Any]") -> bool:
