@@ -184,9 +184,8 @@ def newest(session: nox.Session) -> None:
     """Test the newest Python and Django on PostgreSQL 18, and on SQLite what does not depend on the database."""
     session.install("--upgrade", "-e", ".[all]", "--group", "test")
     run_example(session, "python")
-    run_tests(session, "python", *SQL, database="sqlite")
     folders = [f"tests/{name}" for name in ON_ONE_DATABASE if name not in ON_ONE_VERSION]
-    run_tests(session, "python", *PLAIN, *folders, database="sqlite", options=STOLEN)
+    run_tests(session, "python", *PLAIN, *SQL, *folders, database="sqlite")
     with required(session), server(18) as url:
         locks = files_with(r"committing|mark\.postgresql", *ON_ONE_DATABASE)
         run_tests(session, "python", *SQL, *locks, database=url)
