@@ -65,13 +65,11 @@ def new_id() -> UUID:
     bits (RFC 9562, method 3).
     """
     global _last
-    nanoseconds = time.time_ns()
-    stamp = (nanoseconds // 1_000_000) << 12 | (nanoseconds % 1_000_000) * 4096 // 1_000_000
+    stamp = time.time_ns() * 512 // 125_000  # in units of 1/4096 ms
     with _lock:
         stamp = _last = max(stamp, _last + 1)
-    random = int.from_bytes(os.urandom(8), "big") & 0x3FFF_FFFF_FFFF_FFFF
-    milliseconds, fraction = stamp >> 12, stamp & 0xFFF
-    return UUID(int=milliseconds << 80 | 0x7 << 76 | fraction << 64 | 0b10 << 62 | random)
+    random = int.from_bytes(os.urandom(8), "big") >> 2
+    return UUID(int=(stamp >> 12 << 16 | 0x7 << 12 | stamp & 0xFFF) << 64 | 0b10 << 62 | random)
 
 
 def first_id_at(time: datetime) -> UUID:

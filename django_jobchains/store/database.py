@@ -75,6 +75,8 @@ class Database(ABC):
     by_unlocked_ids = ""
     #: Whether a statement that writes sees everything that was committed, because one transaction writes at a time.
     has_one_writer = False
+    #: Whether rows can be read from arrays, see ``arrays``.
+    has_arrays = False
     #: Whether several transactions can write to different rows of a table at a time.
     locks_rows = False
     #: The prefix of the written table's columns in a RETURNING. The rows that an UPDATE joins may have the same names.
@@ -259,6 +261,12 @@ class Database(ABC):
     @abstractmethod
     def row(self, columns: str) -> str:
         """SQL of a table with a single row, with a parameter for each column."""
+
+    def arrays(self, columns: str, shared: str) -> str:
+        """SQL of a table with ``columns``, each read from the text of an array in a parameter, and ``shared`` columns,
+        which have the same value in all rows. The parameters of these come first. A shorter array is filled with NULL.
+        """
+        raise NotImplementedError
 
     def cast(self, value: str, type: str) -> str:
         """SQL of a value from a parameter, cast to the type of the project's columns."""

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 from uuid import UUID
 
 from django_jobchains.db.ids import chain_ids_of
-from django_jobchains.store.database import Part, statement
+from django_jobchains.store.database import Part, rows_json, statement
 from django_jobchains.store.errors import retried
 from django_jobchains.values import MAX_SECONDS, Choice
 
@@ -114,12 +114,12 @@ class Keys(Part):
         self.db.write_first()
         return lock_ids
 
-    def find(self, rows: Sequence[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    def find(self, rows: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
         """Find chains in a second statement, so that it sees what earlier transactions committed.
 
         ``rows``: the columns of ``_KEYS``. Each result has the id of a new job, and the id and the creation of a chain.
         """
-        return self.db.fetch(self._with_key, [json.dumps(rows)])
+        return self.db.fetch(self._with_key, [rows_json(_KEYS, rows)])
 
     def mark(self, lock_ids: Collection[int]) -> None:
         """Make transactions fail that later lock one of these locked keys with a snapshot older than ours."""

@@ -83,15 +83,10 @@ class Deferred(Part):
     @retried
     def defer_records(self, table: RecordTable, ends: Sequence[RecordEnd]) -> None:
         """Store the ends of attempts whose records others have locked. From now on nobody resets these records."""
-        values = [
-            {
-                **end._asdict(),
-                "id": table.ids.to_parameter(end.id),
-                "message": encode_text(end.message),
-                "table": table.name,
-            }
-            for end in ends
-        ]
+        values = []
+        for end in ends:
+            stored = end._replace(id=table.ids.to_parameter(end.id), message=encode_text(end.message))
+            values.append({**stored._asdict(), "table": table.name})
         with self.db.transaction():
             self._writes.add_record_ends([json.dumps(each, default=str) for each in values])
 

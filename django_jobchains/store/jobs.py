@@ -2,30 +2,39 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from django.db import IntegrityError
 
 from django_jobchains.exceptions import DuplicateJobId
-from django_jobchains.payloads.codecs import encode_payloads, get_codec
+from django_jobchains.payloads.codecs import encode_json, encode_payloads, get_codec
 from django_jobchains.store.blockers import Blockers
 from django_jobchains.store.database import Database, Part, statement, statements
 from django_jobchains.store.deduplication import Keys, lock_id
 from django_jobchains.store.errors import retried, retried_at_read_committed
 from django_jobchains.store.rows import ClaimedJob, CreatedJob, Effects, NewJob
 
-#: The limit of jobs that one statement creates, so that JSON parameters stay small.
-CHUNK = 10_000
+#: The limits of what one statement creates: jobs, and characters of their inputs. So the parameters of a statement take
+#: the same memory, however many jobs are enqueued together.
+BATCH_SIZE = 1_000
+MAX_BATCH_CHARACTERS = 2**22
 
-_COLUMNS = (
-    "id uuid, chain_id uuid, chain_index int, chain_type_name text, type_name text, queue text, priority int, "
-    "run_at timestamptz, delay_seconds float, max_attempts int, input text, status text, deduplication_key text, "
-    "on_blocker_failure text, lease_number int, context text, key_seconds float, schedule_name text, "
-    "scheduled_for timestamptz"
+#: Columns that differ between the jobs of a batch.
+_OWN_COLUMNS = "id uuid, chain_id uuid, chain_index int, input jsonb"
+#: Columns that are often equal in all jobs of a batch.
+_SHARED_COLUMNS = (
+    "chain_type_name text, type_name text, queue text, priority int, run_at timestamptz, delay_seconds float, "
+    "max_attempts int, status text, deduplication_key text, on_blocker_failure text, lease_number int, context text, "
+    "key_seconds float, schedule_name text, scheduled_for timestamptz"
 )
+_COLUMNS = f"{_OWN_COLUMNS}, {_SHARED_COLUMNS}".replace("input jsonb", "input text")
 _NAMES = [column.split()[0] for column in _COLUMNS.split(", ")]
+_SHARED_NAMES = [column.split()[0] for column in _SHARED_COLUMNS.split(", ")]
+#: The values of a job that its shared columns are made from.
+_shared_values = attrgetter("is_cancelled", "deduplicate", *{*_SHARED_NAMES} - {"status", "key_seconds"})
 #: Columns that keep their default, 0 or NULL, in most jobs.
 _RARE = ("priority", "delay_seconds", "max_attempts", "lease_number", "context", "deduplication_key", "schedule_name")
 #: The job of a row with one of these keys may not be due yet.
@@ -49,26 +58,27 @@ class Jobs(Part, ABC):
         effects = effects or Effects()
         if not jobs:
             return []
-        if len(jobs) <= CHUNK and not any(job.blockers or job.deduplicate for job in jobs):
-            return self._insert(jobs, effects)
+        has_blockers, has_keys = any(job.blockers for job in jobs), any(job.deduplicate for job in jobs)
+        if not (has_blockers or has_keys) and len(batch := next(_batches(jobs))) == len(jobs):
+            return self._insert(batch, effects)
         # Blockers are locked at the isolation level of the transactions that complete them, see ``LastJobs.lock_rows``.
-        is_alone = not self.db.connection.in_atomic_block and not any(job.blockers for job in jobs)
+        is_alone = not self.db.connection.in_atomic_block and not has_blockers
         with self.db.transaction():
-            if is_alone:
+            if has_keys and is_alone:
                 self.db.read_committed()
             existing = self._existing(jobs)
             fresh = [job for number, job in enumerate(jobs) if number not in existing]
             blocked = [job for job in fresh if job.blockers]
             if blocked:
                 self._blockers.lock(blocked)
-            created: dict[UUID, CreatedJob] = {}
-            for start in range(0, len(fresh), CHUNK):
-                created.update((row.id, row) for row in self._insert(fresh[start : start + CHUNK], effects))
+            created = [row for batch in _batches(fresh) for row in self._insert(batch, effects)]
             if blocked:
                 self._blockers.link(blocked, effects)
+        if not existing:
+            return created
+        by_id = {row.id: row for row in created}
         return [
-            _again(existing[number], created) if number in existing else created[job.id]
-            for number, job in enumerate(jobs)
+            _again(existing[number], by_id) if number in existing else by_id[job.id] for number, job in enumerate(jobs)
         ]
 
     def create_and_commit(self, jobs: Sequence[NewJob], effects: Effects) -> None:
@@ -152,26 +162,22 @@ class Jobs(Part, ABC):
 
         The effects are added first: if the reply to a commit is lost, the jobs may exist.
         """
-        rows: list[dict[str, Any]] = []
-        due, scheduled = [], []
-        for job in jobs:
-            row = self._new_row(job)
-            rows.append(row)
-            if _NOT_YET.isdisjoint(row):
-                due.append(job.type_name)
-            elif "status" not in row:
-                scheduled.append(job.type_name)
-        effects.add_due(due)
-        if scheduled:
-            effects.add_scheduled(scheduled)
-        is_single = len(rows) == 1  # The server processes parameters faster than JSON.
-        params = list(map(rows[0].get, _NAMES)) if is_single else [json.dumps(rows)]
+        is_single, first = len(jobs) == 1, _shared_values(jobs[0])
+        are_alike = self.db.has_arrays and not is_single and all(map(first.__eq__, map(_shared_values, jobs)))
+        are_alike = are_alike and len({not job.blockers for job in jobs}) == 1
+        rows = [self._new_row(jobs[0])] * len(jobs) if are_alike else [self._new_row(job) for job in jobs]
+        effects.add_due(row["type_name"] for row in rows if _NOT_YET.isdisjoint(row))
+        effects.add_scheduled(row["type_name"] for row in rows if not ("status" in row or _NOT_YET.isdisjoint(row)))
+        if are_alike:
+            params = [*map(rows[0].get, _SHARED_NAMES), *_own_values(jobs)]
+        else:  # The server processes parameters faster than JSON.
+            params = list(map(rows[0].get, _NAMES)) if is_single else [json.dumps(rows)]
         try:
-            return send(self._insert_jobs(is_single), params)
+            return send(self._insert_jobs(is_single, are_alike), params)
         except IntegrityError as error:
             if not self.db.is_duplicate(error):
                 raise
-            raise DuplicateJobId([job.id for job in jobs] if len(jobs) == 1 else []) from error
+            raise DuplicateJobId([job.id for job in jobs] if is_single else []) from error
 
     def _new_row(self, job: NewJob) -> dict[str, Any]:
         """Return what differs from the most common job, the first of its chain: each key takes time on both sides."""
@@ -197,9 +203,12 @@ class Jobs(Part, ABC):
         return row
 
     @statements
-    def _insert_jobs(self, is_single: bool) -> str:
+    def _insert_jobs(self, is_single: bool, are_alike: bool) -> str:
+        rows = self.db.row(_COLUMNS) if is_single else self.db.rows(_COLUMNS)
+        if are_alike:
+            rows = self.db.arrays(_OWN_COLUMNS, _SHARED_COLUMNS)
         run_at = self.db.latest("d.run_at", self.db.after("clock.now", "COALESCE(d.delay_seconds, 0)"))
-        return f"""
+        insert = f"""
             INSERT INTO {self.tables.job} (id, chain_id, chain_index, chain_type_name, type_name, queue, priority,
                 run_at, max_attempts, input, status, deduplication_key, on_blocker_failure, finished_at, attempt,
                 lease_number, context, crashes, created_at, deduplicates_until, schedule_name, scheduled_for)
@@ -209,10 +218,12 @@ class Jobs(Part, ABC):
                 d.deduplication_key, d.on_blocker_failure, CASE d.status WHEN 'cancelled' THEN clock.now END, 0,
                 COALESCE(d.lease_number, 0), d.context{self.db.json_cast}, 0, clock.now,
                 {self.db.after("clock.now", "d.key_seconds")}, d.schedule_name, d.scheduled_for
-            FROM {self.db.row(_COLUMNS) if is_single else self.db.rows(_COLUMNS)}
-            CROSS JOIN {self.db.clock} WHERE true
-            RETURNING {self.db.time_as_text("created_at")}
+            FROM {rows} CROSS JOIN {self.db.clock} WHERE true
         """
+        time = self.db.time_as_text("created_at")
+        if are_alike:  # All rows have the same time, so one is returned.
+            return f"WITH new AS ({insert} RETURNING created_at) SELECT {time} FROM new LIMIT 1"
+        return f"{insert} RETURNING {time}"
 
     # Deduplication
 
@@ -226,7 +237,16 @@ class Jobs(Part, ABC):
         if not lock_ids:
             return {}
         unmarked = self._keys.lock(list(dict.fromkeys(lock_ids.values())))
-        found = self._find_keys([job for job in jobs if job.deduplicate])
+        rows = []
+        for job in jobs:
+            if key := job.deduplicate:
+                excluded = json.dumps([self.db.id_text(id_) for id_ in key.exclude_chain_ids])
+                seconds = key.window and key.window.total_seconds()
+                rows.append((job.id.hex, *_name(job), key.scope, seconds, excluded))
+        found = {
+            self.db.id(id_): CreatedJob(self.db.id(chain_id), self.db.time(text), True)
+            for id_, chain_id, text in self._keys.find(rows)
+        }
         existing: dict[int, CreatedJob | UUID] = {}
         first: dict[tuple[str, str], UUID] = {}
         for number, job in enumerate(jobs):
@@ -238,24 +258,6 @@ class Jobs(Part, ABC):
         if reused := {lock_ids[name] for name in first}.difference(unmarked):
             self._keys.mark(reused)
         return existing
-
-    def _find_keys(self, jobs: Sequence[NewJob]) -> dict[UUID, CreatedJob]:
-        found = self._keys.find([self._key_row(job) for job in jobs])
-        return {
-            self.db.id(id_): CreatedJob(self.db.id(chain_id), self.db.time(text), True) for id_, chain_id, text in found
-        }
-
-    def _key_row(self, job: NewJob) -> dict[str, Any]:
-        assert job.deduplicate is not None  # noqa: S101 - for the type checker
-        window = job.deduplicate.window
-        return {
-            "job_id": job.id.hex,
-            "type_name": job.type_name,
-            "key": job.deduplication_key,
-            "scope": job.deduplicate.scope,
-            "seconds": window and window.total_seconds(),
-            "excluded": json.dumps([self.db.id_text(id_) for id_ in job.deduplicate.exclude_chain_ids]),
-        }
 
 
 class QueueRule(NamedTuple):
@@ -302,6 +304,26 @@ class Queues(Part):
             """,
             [json.dumps([{"name": name} for name in sorted(set(names))])],
         )
+
+
+def _batches(jobs: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
+    """Yield the jobs in batches within the limits of one statement."""
+    start = characters = 0
+    for number, job in enumerate(jobs):
+        characters += len(job.input)
+        if number - start == BATCH_SIZE or (characters > MAX_BATCH_CHARACTERS and number > start):
+            yield jobs[start:number]
+            start, characters = number, len(job.input)
+    if jobs:
+        yield jobs[start:]
+
+
+def _own_values(jobs: Sequence[NewJob]) -> list[str]:
+    """Return the own columns of jobs as texts of arrays. First jobs need no chain."""
+    later = jobs if any(job.chain_id is not job.id for job in jobs) else ()
+    columns = (job.id.hex for job in jobs), (job.chain_id.hex for job in later), (str(job.chain_index) for job in later)
+    inputs = ",".join([encode_json(job.input) for job in jobs])
+    return [*(f"{{{','.join(column)}}}" for column in columns), f"[{inputs}]"]
 
 
 def _name(job: NewJob) -> tuple[str, str]:

@@ -1,6 +1,5 @@
 """The chains that ``on_failure`` enqueues in the transaction that marks a job as failed."""
 
-import json
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from logging import getLogger
@@ -13,7 +12,7 @@ from django_jobchains.db.ids import new_id
 from django_jobchains.exceptions import InvalidPayload
 from django_jobchains.payloads.codecs import NOT_STORED, decode_json, decode_text, encode_json
 from django_jobchains.payloads.strict_json import decode, encode
-from django_jobchains.store.database import Part, ids_json, statement
+from django_jobchains.store.database import Part, ids_json, rows_json, statement
 from django_jobchains.store.rows import Effects
 from django_jobchains.text.errors import describe, log_error
 
@@ -58,33 +57,16 @@ class FailureChains(Part):
         wanted = {job_id: target for job_id, name in failed if (target := types[name])}
         if not wanted:
             return
-        rows = [self._row(wanted, *row) for row in self.db.fetch(self._read, [ids_json(wanted)])]
-        self.db.fetch(self._insert, [json.dumps(rows)])
-        effects.failure_jobs.update((UUID(row["id"]), (row["type_name"], row["queue"])) for row in rows)
-        effects.add_due(row["type_name"] for row in rows)
+        rows = [self._row(wanted, row) for row in self.db.fetch(self._read, [ids_json(wanted)])]
+        self.db.fetch(self._insert, [rows_json(_COLUMNS, rows)])
+        effects.failure_jobs.update((UUID(id_), (type_name, queue)) for id_, type_name, queue, *_ in rows)
+        effects.add_due(type_name for _, type_name, *_ in rows)
 
-    def _row(
-        self,
-        wanted: dict[UUID, FailureType],
-        id: Any,
-        chain_id: Any,
-        type_name: str,
-        attempt: int,
-        error: str | None,
-        input: str,
-        context: str | None,
-    ) -> dict[str, Any]:
-        job_id = self.db.id(id)
-        failed = FailedJob(self.db.id(chain_id), job_id, type_name, attempt, error or "", input)
-        target = wanted[job_id]
-        return {
-            "id": new_id().hex,
-            "type_name": target.name,
-            "queue": target.queue,
-            "priority": target.priority,
-            "input": _encoded(failed),
-            "context": context,
-        }
+    def _row(self, wanted: dict[UUID, FailureType], row: tuple[Any, ...]) -> tuple[Any, ...]:
+        id_, chain_id, type_name, attempt, error, stored, context = row
+        job_id = self.db.id(id_)
+        failed = FailedJob(self.db.id(chain_id), job_id, type_name, attempt, error or "", stored)
+        return (new_id().hex, *wanted[job_id], _encoded(failed), context)
 
     @statement
     def _read(self) -> str:

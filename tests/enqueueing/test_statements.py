@@ -1,4 +1,4 @@
-"""Enqueueing takes one statement, however many chains there are."""
+"""Enqueueing takes one statement for up to a thousand chains."""
 
 from uuid import uuid4
 
@@ -9,6 +9,7 @@ from django.test.utils import CaptureQueriesContext
 from django_jobchains import chains
 from django_jobchains.models import Job
 from django_jobchains.processors import JobType
+from django_jobchains.store.jobs import BATCH_SIZE
 
 pytestmark = pytest.mark.django_db
 
@@ -30,7 +31,29 @@ def test_enqueueing_takes_one_statement(name):
     charge.enqueue(0)
     with CaptureQueriesContext(connection) as queries:
         call()
-    assert [query["sql"].split()[0] for query in queries] == statements
+    assert [query["sql"].split()[0].replace("WITH", "INSERT") for query in queries] == statements
+
+
+def test_a_large_call_is_sent_in_batches_of_a_fixed_size():
+    items = [charge.item(number) for number in range(2 * BATCH_SIZE + 1)]
+    with CaptureQueriesContext(connection) as queries:
+        created = chains.enqueue_many(items)
+    assert [query["sql"].split()[0].replace("WITH", "INSERT") for query in queries] == ["INSERT"] * 3
+    assert [chain.id for chain in created] == [item.id for item in items]
+    assert list(Job.objects.order_by("id").values_list("input", flat=True)) == list(range(2 * BATCH_SIZE + 1))
+
+
+def test_a_statement_has_a_limited_size(monkeypatch):
+    def note(execute, sql, params, many, context):
+        sizes.append(sum(str(param).count("x") for param in params))
+        return execute(sql, params, many, context)
+
+    monkeypatch.setattr("django_jobchains.store.jobs.MAX_BATCH_CHARACTERS", 1_000)
+    sizes = []
+    items = [charge.item("x" * size) for size in (300, 300, 300, 300, 5_000, 300, 300)]
+    with connection.execute_wrapper(note):
+        assert [chain.input for chain in chains.enqueue_many(items)] == [item.input.strip('"') for item in items]
+    assert sizes == [900, 300, 5_000, 600]
 
 
 def test_chains_are_returned_in_order():

@@ -57,6 +57,7 @@ class PostgreSQLDatabase(Database):
             count(*), current_setting('max_connections')::int
         FROM pg_stat_activity WHERE backend_type = 'client backend'
     """
+    has_arrays = True
     locks_rows = True
     returned = "record."
     #: Changes when plans that are still young must not be used again.
@@ -113,8 +114,14 @@ class PostgreSQLDatabase(Database):
         return f"json_to_recordset(%s::json) AS {name}({columns})"
 
     def row(self, columns: str) -> str:
-        values = (column.split() for column in columns.split(", "))
-        return f"(SELECT {', '.join(f'%s::{type_} AS {name}' for name, type_ in values)}) AS d"
+        return f"(SELECT {_parameters(columns)}) AS d"
+
+    def arrays(self, columns: str, shared: str) -> str:
+        named = [column.split() for column in columns.split(", ")]
+        # The elements of a JSON array are parsed together, and need no quotes.
+        arrays = [f"jsonb_array_elements(%s::{t})" if t == "jsonb" else f"unnest(%s::{t}[])" for _, t in named]
+        names = ", ".join(name for name, _ in named)
+        return f"(SELECT {_parameters(shared)}, own.* FROM ROWS FROM ({', '.join(arrays)}) AS own({names})) AS d"
 
     def cast(self, value: str, type: str) -> str:
         return f"({value})::{type}"
@@ -364,6 +371,10 @@ class PostgreSQLDatabase(Database):
 
     def _direct(self, raw: "psycopg.Connection[Any]") -> Direct:
         return self._directs.get(raw) or self._directs.setdefault(raw, Direct(raw))
+
+
+def _parameters(columns: str) -> str:
+    return ", ".join(f"%s::{type_} AS {name}" for name, type_ in (column.split() for column in columns.split(", ")))
 
 
 @lru_cache(maxsize=1_000)  # Jobs that are enqueued or claimed together have the same times.

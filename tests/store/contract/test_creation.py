@@ -1,5 +1,6 @@
 """Jobs are created with the given values, all or none of them."""
 
+import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -8,6 +9,8 @@ from django.db import transaction
 from django_jobchains.db.ids import new_id
 from django_jobchains.exceptions import DuplicateJobId
 from django_jobchains.models import Job
+from django_jobchains.store.deduplication import Deduplicate
+from django_jobchains.store.jobs import BATCH_SIZE
 from django_jobchains.store.rows import Effects
 from tests.support.connections import committing
 from tests.support.jobs import (
@@ -74,9 +77,81 @@ def test_jobs_of_one_call_have_one_time_and_their_own_dates_and_delays(store):
         assert timedelta(0) <= job.run_at - run_at <= timedelta(milliseconds=1)
 
 
+#: Values in which the jobs of a batch may differ.
+OPTIONS = {
+    "type": {"type_name": MAIL},
+    "type of a step": {"type_name": MAIL, "chain_index": 1, "chain_type_name": SHIP},
+    "step": {"chain_index": 3},
+    "type of the chain": {"chain_index": 1, "chain_type_name": "shop.root"},
+    "queue": {"queue": "mail"},
+    "priority": {"priority": -3},
+    "date": {"run_at": FAR},
+    "delay": {"delay_seconds": 60.0},
+    "limit of attempts": {"max_attempts": 2},
+    "cancelled": {"is_cancelled": True},
+    "key": {"deduplication_key": "order-1"},
+    "lease": {"lease_number": 9},
+    "context": {"context": '{"tenant": 7}'},
+    "schedule": {"schedule_name": "nightly"},
+    "time of a schedule": {"scheduled_for": FAR},
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_each_job_of_a_batch_is_stored_as_if_it_was_created_alone(store, name):
+    def job(**values):
+        chain = {"chain_id": new_id()} if "chain_index" in values else {}
+        return new_job(**values, **chain)
+
+    given = [{}, OPTIONS[name], OPTIONS[name], {}]
+    alone = [stored_values(store, [job(**values)]) for values in given]
+    together = stored_values(store, [job(**values) for values in given])
+    assert together == [values for [values] in alone]
+    assert stored_values(store, [job(**OPTIONS[name]) for _ in range(2)]) == together[1:3]
+
+
+def test_keys_of_a_batch_have_their_own_windows(store):
+    hour = timedelta(hours=1)
+    given = [None, Deduplicate("a", "any", hour), Deduplicate("b", "any", 2 * hour), Deduplicate("c", "any", hour)]
+    jobs = [new_job(deduplicate=key, deduplication_key=key and key.key) for key in given]
+    saved = stored_values(store, jobs)
+    assert [values["deduplication_key"] for values in saved] == [None, "a", "b", "c"]
+    assert [values["deduplicates_until"] for values in saved] == [None, hour, 2 * hour, hour]
+    step, first = [new_job(deduplication_key="d", deduplicate=key) for key in (None, Deduplicate("d", "any", hour))]
+    assert [values["deduplicates_until"] for values in stored_values(store, [step, first])] == [None, hour]
+
+
+def test_jobs_with_and_without_blockers_are_created_together(store):
+    (blocker,) = create(store)
+    rows = store.jobs.create([new_job(), new_job(blockers=(blocker,), on_blocker_failure="fail"), new_job()])
+    saved = [row(created.id) for created in rows]
+    assert [job["status"] for job in saved] == ["pending", "blocked", "pending"]
+    assert [job["on_blocker_failure"] for job in saved] == [None, "fail", None]
+
+
+def test_inputs_of_a_batch_are_stored_unchanged(store):
+    texts = ["", "a,b", '"\\"', "{}", "]", "ä\n\u2028"]
+    inputs = [None, True, 0, -1.5, *texts, [], [1, [2, None]], {}, {"a": {"b": "],["}}]
+    rows = store.jobs.create([new_job(input=json.dumps(value)) for value in inputs])
+    assert [row(created.id)["input"] for created in rows] == inputs
+
+
+def stored_values(store, jobs):
+    """Create jobs and return their columns, except their ids, with their times relative to their creation."""
+    rows = [row(created.id) for created in store.jobs.create(jobs)]
+    assert [values.pop("chain_id") for values in rows] == [job.chain_id for job in jobs]
+    assert [values.pop("id") for values in rows] == [job.id for job in jobs]
+    for values in rows:
+        created_at = values.pop("created_at")
+        for name in ("run_at", "finished_at", "deduplicates_until"):
+            if values[name] not in (None, FAR):
+                values[name] -= created_at
+    return rows
+
+
 @committing
-def test_an_error_in_a_later_chunk_creates_none_of_the_jobs(store):
-    jobs = [new_job() for _ in range(10_001)]
+def test_an_error_in_a_later_batch_creates_none_of_the_jobs(store):
+    jobs = [new_job() for _ in range(BATCH_SIZE + 1)]
     with pytest.raises(DuplicateJobId):
         store.jobs.create([*jobs, jobs[0]])
     assert Job.objects.count() == 0
