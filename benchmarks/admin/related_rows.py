@@ -150,12 +150,13 @@ def write_present(run: Statements) -> None:
 
 
 def _types_sql() -> str:
-    """Return SQL for the existing types, each found by one index probe."""
+    """Return SQL for the types of the jobs that have ended, each found by one index probe."""
+    jobs = f"SELECT type_name FROM {JOB} WHERE status IN ('completed', 'failed', 'cancelled')"
     return f"""
         WITH RECURSIVE types AS (
-            SELECT (SELECT type_name FROM {JOB} ORDER BY type_name LIMIT 1) AS name
+            SELECT ({jobs} ORDER BY type_name LIMIT 1) AS name
             UNION ALL
-            SELECT (SELECT type_name FROM {JOB} WHERE type_name > types.name ORDER BY type_name LIMIT 1)
+            SELECT ({jobs} AND type_name > types.name ORDER BY type_name LIMIT 1)
             FROM types WHERE types.name IS NOT NULL
         ) SELECT name FROM types WHERE name IS NOT NULL
     """
