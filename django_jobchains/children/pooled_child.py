@@ -262,10 +262,12 @@ class PooledChild:
     # For its calls
 
     def stops_at(self, call: Call) -> bool:
-        """Withdraw the calls behind this one. Return whether this is the running call, which must be ended."""
+        """Withdraw the calls behind this one. Return whether the child must be ended: it runs this call, or has not
+        begun it and does not begin it now, although no other call runs."""
         with self._lock:
             self.withdraw()
-            is_running = not call.is_done and self._calls[-1:] == [call]
+            is_current = not self.is_busy if call.is_withdrawn else self._calls[-1:] == [call]
+            is_running = not call.is_done and is_current
             self.is_signalled |= is_running
             return is_running
 

@@ -1,5 +1,7 @@
 """A call runs in a child, or in the thread that replaces one, and its result, error and messages come back."""
 
+import os
+import signal
 import threading
 import time
 
@@ -204,6 +206,17 @@ def test_ending_one_that_is_over_does_not_end_the_next(process, tmp_path, end):
     assert over.wait() is None
     running.abort("cancelled")
     assert running.wait() == "cancelled"
+
+
+@pytest.mark.parametrize("end", [Call.terminate, Call.kill])
+def test_a_call_that_a_busy_child_has_not_begun_ends_with_its_child(process, end):
+    os.kill(process.pid, signal.SIGSTOP)
+    call = process.start(STEP, 1)
+    process.withdraw()
+    end(call)
+    os.kill(process.pid, signal.SIGCONT)
+    with pytest.raises(ChildCrashed):
+        call.wait(30)
 
 
 def test_more_of_them_than_fit_are_refused_at_once(process):

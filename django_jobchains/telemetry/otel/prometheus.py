@@ -2,7 +2,9 @@
 
 import re
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
 
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import MeterProvider
@@ -60,7 +62,7 @@ class MergedMetrics:
 
     def add_ended(self, text: str) -> None:
         """Keep the counts of a process that has ended."""
-        families = [family for family in _families(text) if family.type != "gauge"]
+        families = [family for family in text_string_to_metric_families(text) if family.type != "gauge"]
         with self._lock:
             self._ended = _merged([*self._ended.values(), *families])
 
@@ -68,24 +70,9 @@ class MergedMetrics:
         """Return the metrics of the running processes, from their texts, together with the ended processes."""
         with self._lock:
             ended = list(self._ended.values())
-        families = [family for text in running for family in _families(text)]
-        registry = CollectorRegistry()
-        registry.register(_Collected(_merged([*ended, *families])))
+        families = [family for text in running for family in text_string_to_metric_families(text)]
+        registry: Any = SimpleNamespace(collect=_merged([*ended, *families]).values)
         return generate_latest(registry).decode()
-
-
-class _Collected:
-    """A collector of given families."""
-
-    def __init__(self, families: dict[str, Metric]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterator[Metric]:
-        yield from self._families.values()
-
-
-def _families(text: str) -> Iterable[Metric]:
-    return text_string_to_metric_families(text)
 
 
 def _merged(families: Iterable[Metric]) -> dict[str, Metric]:

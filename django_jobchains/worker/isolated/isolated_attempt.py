@@ -417,17 +417,20 @@ class ChildRun:
             if call.is_withdrawn:
                 break
             try:
-                yield from self._end(self._outcomes(attempt, call, worker))
+                outcomes = self._outcomes(attempt, call, worker)
             except ChildCrashed as error:
                 if self._had_begun(call, worker):
                     self.pool.count_death(was_killed=attempt.signal.reason is not None)
                     yield from self._end(attempt.outcomes_of_death(worker.pid, error))
                 break
+            if not outcomes:  # The child is too busy to begin it.
+                break
+            yield from self._end(outcomes)
             if self.pool.is_too_large(worker):
                 worker.withdraw()
 
     def _outcomes(self, attempt: IsolatedAttempt, call: Call, worker: PooledChild) -> list[Outcome]:
-        """Wait for the outcomes of the current attempt. Raises ``ChildCrashed``."""
+        """Wait for the outcomes of the current attempt: none if it was withdrawn. Raises ``ChildCrashed``."""
         if call is self._calls[0]:
             attempt.expect_begin()
         else:
@@ -436,19 +439,19 @@ class ChildRun:
             attempt.forward_aborts(call)
             watch = AbortWatch(call, attempt.signal, self.pool.isolation.grace_seconds)
             with self.pool.reading(worker), watch:
-                outcomes = attempt.outcomes(self._reply(call, worker))
-            return attempt.end(outcomes)
+                reply = self._reply(call, worker)
+                outcomes = [] if call.is_withdrawn else attempt.outcomes(reply)
+            return outcomes and attempt.end(outcomes)
         except PoolClosed as error:
             return attempt.hand_back(error)
         except RemoteError as error:  # Raised before the handler was called.
             return attempt.not_started(error)
 
     def _reply(self, call: Call, worker: PooledChild) -> Any:
-        if call is not self._calls[-1]:
-            if (reply := call.wait(PATIENCE_SECONDS)) is not PENDING:
-                return reply
+        reply = call.wait(None if call is self._calls[-1] else PATIENCE_SECONDS)
+        if reply is PENDING:
             worker.withdraw()
-        return call.wait()
+        return call.wait() if reply is PENDING and not call.is_withdrawn else reply
 
     def _had_begun(self, call: Call, worker: PooledChild) -> bool:
         """Return whether a crash counts for the current attempt. The first one may crash its child before it begins."""
