@@ -37,7 +37,7 @@ def test_another_version_keeps_the_anchors_and_ticks_of_what_it_does_not_change(
     version(slice_with(interval=60, changed=60, hourly="0 * * * *", moved="0 * * * *"))
     schedules.pause("hourly")
     time.set("2026-06-01 10:00:50")
-    version(slice_with(interval=60, changed=90, hourly="0 * * * *", moved="30 * * * *"))
+    new = version(slice_with(interval=60, changed=90, hourly="0 * * * *", moved="30 * * * *"))
     assert next_ticks() == {
         "interval": "06-01 10:01:07",
         "changed": "06-01 10:02:20",
@@ -45,6 +45,9 @@ def test_another_version_keeps_the_anchors_and_ticks_of_what_it_does_not_change(
         "moved": "06-01 10:30:00",
     }
     assert schedules.get("hourly").is_paused
+    time.set("2026-06-01 10:01:30")
+    assert ticks_of(new.fire().chains) == ["10:01:07"]
+    assert next_ticks()["interval"] == "06-01 10:02:07"
 
 
 def test_a_changed_rule_does_not_drop_a_tick_that_is_due(version, time):
