@@ -64,6 +64,7 @@ class ClaimLoop:
         self._hand_back_waiting()
         self._wake.accepts_hints = not (self.retires or self._is_closed or self._jobs_left == 0)
         had_slots = self._have_slots()
+        was_quiet = self._is_quiet()  # Before the lanes: a full lane whose attempt ends in between is not queried.
         lanes = [lane for lane in self._ordered if self._room(lane)]
         if not lanes:
             if self._wake.must_notify_peers():
@@ -72,7 +73,6 @@ class ClaimLoop:
                 self.exhausted.set()
             self._wake.wait(self._longest_wait())
             return
-        was_quiet = self._is_quiet()
         found, is_full = self._fill(lanes)
         self._found = found or self._found
         self._wake.record_query(found=bool(found), is_full=is_full)

@@ -57,6 +57,26 @@ def test_outcome_of_an_attempt_that_ends_during_the_check_is_waited_for(double, 
     assert checked == ["slots", "writer"]
 
 
+def test_worker_is_not_idle_if_a_full_lane_was_not_queried(double, processors, make_worker, monkeypatch):
+    """The attempt that filled the lane ends between the look at the lanes and the query of the others."""
+    processors.register("worker.batch", batch_limit=2)(lambda batch: None).enqueue(1)
+    claim_loop = make_worker().components.claim_loop
+    room, running = claim_loop._room, ["a batch"]
+
+    def room_of(lane):
+        claim_loop._wake.set()  # The step does not wait.
+        if lane.batch_limit and running:
+            running.clear()
+            return 0
+        return room(lane)
+
+    monkeypatch.setattr(claim_loop, "_room", room_of)
+    monkeypatch.setattr(claim_loop, "_is_quiet", lambda: not running)
+    claim_loop.step()
+    assert not running
+    assert not claim_loop.idle.is_set()
+
+
 def test_run_until_idle_raises_if_there_is_still_work(processors, make_worker, gate):
     processors.register("worker.endless")(lambda job: gate.wait(30)).enqueue()
     with pytest.raises(TimeoutError):
