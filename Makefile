@@ -46,7 +46,7 @@ bench: $(BENCH)/.ready
 	@$(BENCHMARKS) --peers
 
 bench-table: $(BENCH)/.ready
-	@$(BENCHMARKS) --table --peers graphile-worker pg-boss pgqueuer "celery prefork"
+	@$(BENCHMARKS) --table --peers 'graphile-worker*' 'pg-boss*' pgqueuer 'celery prefork*'
 
 FIGURES ?= .cache/bench.json
 

@@ -53,6 +53,8 @@ def _run(options: argparse.Namespace, stack: ExitStack) -> None:
         print("\n".join(f"{cell.name:<26} {cell.title}" for _, cell in cells))
         return
     machine: dict[str, Any] = {**facts(), "SQLite's file system": file_system(Path(folder))}
+    if options.own_server:
+        machine["PostgreSQL's file system"] = file_system(Path(tempfile.gettempdir()))
     migrate("sqlite")
     if options.profile or not all(cell.name.startswith("sqlite") for _, cell in cells):
         machine["PostgreSQL"] = stack.enter_context(postgresql(allow_unsafe=options.allow_unsafe))
@@ -74,7 +76,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="check that everything works; the figures mean nothing")
     parser.add_argument(
-        "--peers", nargs="*", metavar="NAME", help="also measure the other systems that are installed, or these of them"
+        "--peers",
+        nargs="*",
+        metavar="NAME",
+        help="also measure the installed other systems, or only these of them",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every value to this file")
     parser.add_argument("--page", type=Path, metavar="FILE", help="also write the documentation page to this file")

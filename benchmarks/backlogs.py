@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from django.db import connections
 
-from benchmarks.database import ID, add_records, empty_records, migrate, settle
+from benchmarks.database import ID, add_records, empty_records, finish, migrate, settle
 from django_jobchains.db.ids import new_id
 from django_jobchains.models import Job, JobBlocker
 from django_jobchains.store import get_store
-from django_jobchains.store.rows import FinishedJob, NewJob
+from django_jobchains.store.rows import NewJob
 
 USING = "backlog"
 #: The served types, and the measured one of them.
@@ -54,8 +54,7 @@ def finished(count: int) -> None:
     """Add jobs of a served type that were completed over the last months."""
     store = get_store(USING)
     _create(MEASURED)
-    (job,) = store.jobs.claim("past", 1, {MEASURED: 60})
-    store.attempts.finish([FinishedJob(job.id, job.lease_number, '{"sent": true, "receipt": "0123456789abcdef"}')])
+    finish(store.jobs.claim("past", 1, {MEASURED: 60}), USING, '{"sent": true, "receipt": "0123456789abcdef"}')
     ago = "- n * interval '1 second'"
     times = ("run_at", "created_at", "last_attempt_at", "finished_at")
     _copy(count, {column: f"job.{column} {ago}" for column in times})

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from benchmarks import sqlite_statements as on_sqlite
 from benchmarks.cells import Figures
-from benchmarks.database import connect
+from benchmarks.database import connect, finish
 from benchmarks.project import marks
 from benchmarks.project.jobs import STEPS
 from benchmarks.server_cost import server_cost
@@ -31,7 +31,6 @@ from benchmarks.statements import (
 from benchmarks.times import timed
 from django_jobchains.db.ids import new_id
 from django_jobchains.store import get_store
-from django_jobchains.store.rows import FinishedJob
 
 BATCH = 50
 #: The largest batch of our worker's claims and ends.
@@ -61,7 +60,7 @@ def drain_with_store(type_name: str, threads: int, batch: int) -> None:
     store = get_store()
     marks.started()
     while jobs := store.jobs.claim("loop", batch, {type_name: 60.0}):
-        store.attempts.finish([FinishedJob(job.id, job.lease_number, "1") for job in jobs])
+        finish(jobs)
 
 
 def drain_with_effects(type_name: str, threads: int, write: Callable[[Any, UUID], None]) -> None:

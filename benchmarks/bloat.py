@@ -15,11 +15,10 @@ from statistics import median
 from django.db import connections
 
 from benchmarks.cells import Cell, Figures, Target
-from benchmarks.database import empty, new_jobs, own_database
+from benchmarks.database import empty, finish, new_jobs, own_database
 from django_jobchains.chains.pruning import Rule
 from django_jobchains.models import FailedAttempt, Job, JobBlocker
 from django_jobchains.store import Store, get_store
-from django_jobchains.store.rows import FinishedJob
 from django_jobchains.telemetry import Event, add_sink, remove_sink
 from django_jobchains.telemetry.events import ChainsPruned
 from django_jobchains.worker.caretakers import Pruner
@@ -82,7 +81,7 @@ def _portion(store: Store) -> float:
         began = time.perf_counter()
         claimed = store.jobs.claim("bench", BATCH, {TYPE: 60})
         times.append((time.perf_counter() - began) / len(claimed) * 1e6)
-        store.attempts.finish([FinishedJob(job.id, job.lease_number, "1") for job in claimed])
+        finish(claimed, store.using)
     return median(times)
 
 

@@ -1,7 +1,7 @@
 """Creates, fills, empties and drops the measured database."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -124,6 +124,11 @@ def new_jobs(type_name: str, count: int) -> list[NewJob]:
     return [NewJob(id_, id_, 0, type_name, type_name, "default", json.dumps({"i": 1})) for id_ in ids]
 
 
+def finish(jobs: Iterable[Any], using: str = "default", output: str = "1") -> None:
+    """Finish claimed jobs with the store, in one call."""
+    get_store(using).attempts.finish([FinishedJob(job.id, job.lease_number, output) for job in jobs])
+
+
 def fill(type_name: str, count: int, using: str = "default") -> None:
     """Make these jobs the only pending ones, on vacuumed tables."""
     empty(using)
@@ -145,8 +150,7 @@ def add_backlog(finished: int, pending: int) -> None:
     store = get_store()
     empty()
     store.jobs.create(new_jobs("bench.past", 1))
-    (job,) = store.jobs.claim("bench", 1, {"bench.past": 60})
-    store.attempts.finish([FinishedJob(job.id, job.lease_number, "1")])
+    finish(store.jobs.claim("bench", 1, {"bench.past": 60}))
     _multiply("bench.past", finished)
     for number in range(OTHER_TYPES):
         store.jobs.create(new_jobs(f"bench.other_{number:02}", 1))

@@ -93,9 +93,9 @@ def _kinds(is_quick: bool) -> Iterator[Kind]:
     jobs = 1_000 if is_quick else 4_000
     enough = (Target("jobs/s", at_least=0.8, of_floor=THREADS),)
     for name, what, row in (
-        ("insert", "jobs that write one row with a cursor in complete()", "one row in complete()"),
+        ("insert", "jobs that write one row with a cursor in complete()", "handlers that write one row in complete()"),
         ("create", "jobs that write one row with the ORM in complete()", ""),
-        ("atomic", "atomic jobs that write one row with a cursor", "one row in an atomic handler"),
+        ("atomic", "atomic jobs that write one row with a cursor", ""),
     ):
         through_pgbench = None if name == "create" else pgbench.drain_with_effects
         targets = () if name == "create" else enough

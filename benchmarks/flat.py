@@ -13,14 +13,14 @@ from typing import Any
 from benchmarks import backlogs
 from benchmarks.backlogs import MEASURED, SERVED, USING, Backlog
 from benchmarks.cells import Cell, Figures, Row, Target
-from benchmarks.database import add_records, new_jobs, settle
+from benchmarks.database import add_records, finish, new_jobs, settle
 from django_jobchains.declare.policies import Backoff
 from django_jobchains.declare.registry import get_registry
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.store import Store, get_store
 from django_jobchains.store.record_tables import Dequeued, RecordEnd, RecordTable
 from django_jobchains.store.records import DequeueRequest
-from django_jobchains.store.rows import ClaimedJob, Effects, FinishedJob, HeldLease
+from django_jobchains.store.rows import ClaimedJob, Effects, HeldLease
 
 Claimed = ClaimedJob | Dequeued | HeldLease
 
@@ -141,7 +141,7 @@ class Side:
         return self._store.jobs.claim("bench", limit, LEASES, self._queues)
 
     def _finish(self, jobs: Sequence[Claimed]) -> None:
-        self._store.attempts.finish([FinishedJob(job.id, job.lease_number, "1") for job in jobs])
+        finish(jobs, self._store.using)
 
     def _timed(self, name: str, call: Callable[[], Any], of: int = 1) -> Any:
         begun = time.perf_counter()

@@ -23,7 +23,7 @@ IN_FLIGHT = 100
 
 
 def cells(*, is_quick: bool) -> Iterator[Cell]:
-    values, busy = (500, 50) if is_quick else (10_000, 1_000)
+    values, busy = (500, 50) if is_quick else (10_000, 500)
     yield Cell(
         "isolated",
         f"{values:,} jobs that return a value, one worker process with {CHILDREN} children and {SLOTS} slots",

@@ -31,7 +31,7 @@ Enqueue = Callable[[], float]
 
 
 def cells(*, is_quick: bool) -> Iterator[Cell]:
-    samples = 40 if is_quick else 250
+    samples = 40 if is_quick else 120
     yield Cell(
         "wake-up",
         f"from the commit of the enqueue to the first line of the handler, idle worker process, {samples} samples",

@@ -4,6 +4,7 @@
 and handlers that do nothing, as its documentation describes.
 """
 
+import fnmatch
 import socket
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -19,15 +20,17 @@ SUBJECTS = ("enqueue", "enqueue-many", "drain", "wake-up", "chain-latency", *DRA
 
 
 def names(wanted: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the installed peers with these names, or which these names begin. Report the missing ones.
+    """Return the installed peers with these names, which may be patterns. Report the missing ones.
 
     None wants none of them, and an empty list wants all.
     """
     if wanted is None:
         return ()
-    if unknown := [name for name in wanted if not any(peer.name.startswith(name) for peer in PEERS)]:
-        sys.exit(f"No such peer: {', '.join(unknown)}. There are: {', '.join(peer.name for peer in PEERS)}.")
-    return tuple(peer.name for peer in PEERS if not wanted or peer.name.startswith(tuple(wanted)) if _is_there(peer))
+    known = [peer.name for peer in PEERS]
+    if unknown := [pattern for pattern in wanted if not fnmatch.filter(known, pattern)]:
+        sys.exit(f"No such peer: {', '.join(unknown)}. There are: {', '.join(known)}.")
+    chosen = {name for pattern in wanted or ("*",) for name in fnmatch.filter(known, pattern)}
+    return tuple(peer.name for peer in PEERS if peer.name in chosen and _is_there(peer))
 
 
 def settings(present: Collection[str]) -> dict[str, dict[str, str]]:

@@ -39,8 +39,8 @@ class Peer:
     is_node: bool = False
     has_bulk: bool = True
     gap_seconds: float = 0.03
-    samples: int = 200
-    chain_samples: int = 200
+    samples: int = 120
+    chain_samples: int = 120
     is_only_drained: bool = False
     #: The only cell in which it is measured; empty for the cells that its other attributes allow.
     subject: str = ""
@@ -163,6 +163,7 @@ _CELERY_PREFORK = replace(
     name="celery prefork with Redis",
     settings="4 processes of billiard, no results, Redis as configured; a drain ends with the last handler",
     guarantees="as celery with Redis",
+    jobs=3_000,
     subject="isolated",
     options={"BENCH_POOL": "prefork", "BENCH_CONCURRENCY": "4"},
 )
@@ -170,7 +171,7 @@ _CELERY_BUSY = replace(
     _CELERY_PREFORK,
     name="celery prefork with Redis, 10 ms",
     settings="a process of billiard for each CPU, otherwise as celery prefork with Redis",
-    jobs=1_000,
+    jobs=500,
     subject="isolated-cpu",
     options={"BENCH_POOL": "prefork", "BENCH_CONCURRENCY": str(os.cpu_count()), "BENCH_BURN": "0.01"},
 )
