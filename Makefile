@@ -4,7 +4,7 @@
 # make quick    the plain tests on SQLite, without those of the admin and of child processes; make sqlite, make postgresql: all tests on that database
 # make mutations    breaks the guards in tests/mutations one by one, and checks that the tests notice; a part of test-all
 # make bench   measurements: figures and a page of them go to .cache/bench.json and .cache/bench.md
-# make bench-table    the same for the rows of the page's first table only, with some peers: 20 minutes instead of hours
+# make bench-table    the same for the rows of the page's first table only, with some peers: in 20 to 30 minutes
 # make bench-page    writes docs/explanation/benchmarks.md again, from the figures of the last make bench, or those in
 #                    FIGURES: make bench-page FIGURES=".cache/bench.json .cache/more.json"
 # make bench-peers    installs the other systems that make bench then measures beside ours
@@ -39,8 +39,9 @@ demo: $(DEMO)/.ready
 	@$(DEMO)/bin/python example_project/manage.py demo
 
 # A new server of the newest version: python -m benchmarks without --own-server measures that of BENCH_DATABASE_URL.
+ROUNDS ?= 3
 BENCHMARKS = mkdir -p .cache && PATH="$(CURDIR)/$(BENCH)/bin:$$PATH" python -m benchmarks --own-server \
-	--json .cache/bench.json --page .cache/bench.md
+	--rounds $(ROUNDS) --json .cache/bench.json --page .cache/bench.md
 
 bench: $(BENCH)/.ready
 	@$(BENCHMARKS) --peers

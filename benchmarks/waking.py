@@ -37,6 +37,7 @@ def cells(*, is_quick: bool) -> Iterator[Cell]:
         f"from the commit of the enqueue to the first line of the handler, idle worker process, {samples} samples",
         {name: partial(run, "bench.wake", samples) for name, run in (("ours", _ours), (BARE, _bare))},
         (Target("p50 ms", at_most=1.8, of_floor=BARE), Target("p95 ms", at_most=1.8, of_floor=BARE)),
+        max_rounds=2,
         row=Row("wake-up of an idle worker, p50", "p50 ms", idle_limit="round trips"),
     )
     yield Cell(
@@ -44,6 +45,7 @@ def cells(*, is_quick: bool) -> Iterator[Cell]:
         f"from the commit of the enqueue to the first line of the handler of step {STEPS}, {samples} samples",
         {name: partial(run, "bench.timed_step", samples) for name, run in (("ours", _ours), (BARE, _bare))},
         (Target("p50 ms", at_most=1.4, of_floor=BARE),),
+        max_rounds=2,
         row=Row(f"{STEPS} steps end to end, p50", "p50 ms", idle_limit="round trips"),
     )
 
