@@ -84,7 +84,7 @@ def merge(files: Iterable[Path], json_file: Path | None, page_file: Path | None)
             raise ValueError(f"The runs differ in: {', '.join(sorted(different))}.")
         machine |= run["machine"]
     everything = {
-        "how": runs[-1]["how"],
+        "how": {**runs[-1]["how"], "is_quick": any(run["how"]["is_quick"] for run in runs)},
         "machine": machine,
         "peers": {name: settings for run in runs for name, settings in run["peers"].items()},
         "cells": list({cell["name"]: cell for run in runs for cell in run["cells"]}.values()),
