@@ -6,7 +6,7 @@ from statistics import median
 
 from django.db import connections
 
-from benchmarks.cells import Cell, Figures, Row, Target
+from benchmarks.cells import Cell, Figures, Row, Run, Target
 from benchmarks.database import fill
 from benchmarks.workers import Marks, bare_command, burst, together
 
@@ -20,7 +20,7 @@ def cells(*, is_quick: bool) -> Iterator[Cell]:
     what = f"from the end of Django's set-up to the first handler, one due job, median of {starts} starts"
     floor = {"psycopg loop": partial(_starts, starts, "default", lambda: together([bare_command("batches", TYPE)]))}
     row = Row("start of a worker: from Django's set-up to the first handler, ms", METRIC)
-    ours = {"ours": partial(_starts, starts, "default", partial(burst, TYPE))}
+    ours: dict[str, Run] = {"ours": partial(_starts, starts, "default", partial(burst, TYPE))}
     yield Cell("start", what, {**ours, **floor}, LIMIT, row=row, max_rounds=1)
     ours = {"ours": partial(_starts, starts, "sqlite", partial(burst, TYPE, "sqlite"))}
     yield Cell("sqlite-start", f"SQLite: {what}", ours, LIMIT, max_rounds=1)
