@@ -6,13 +6,11 @@ import struct
 import threading
 from collections import Counter
 from contextlib import suppress
-from typing import Literal
 
 import pytest
 from django.db import connection
 
 #: What happens to a COMMIT: it is forwarded, it is lost with its connection, or its response is lost.
-Fate = Literal["passes", "is lost", "its answer is lost"]
 
 #: First messages that ask for encryption. They are refused, because the proxy reads the messages.
 ENCRYPTION_REQUESTS = (80877103, 80877104)

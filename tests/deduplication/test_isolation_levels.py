@@ -44,11 +44,6 @@ def use(level):
         cursor.execute(f"SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {level}")
 
 
-def start_at(level, input):
-    use(level)
-    return start(input)
-
-
 def end_one(store):
     apply_steps(store, start("ended"), ENDED["completed"])
 

@@ -10,8 +10,6 @@ from django_jobchains.processors import Backoff, Processors, RunningJob
 
 Job = RunningJob[Any]
 
-HOOKS = ("around_handler", "around_prepare", "around_complete")
-
 
 class AllHooks(Middleware):
     """One context manager for all three hooks."""

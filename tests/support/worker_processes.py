@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -134,9 +133,6 @@ def ask(port, path):
         return response.status, json.loads(response.read())
     finally:
         connection.close()
-
-
-StartProcess = Callable[..., WorkerProcess]
 
 
 @pytest.fixture

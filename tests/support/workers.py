@@ -1,17 +1,9 @@
 """A registry for each test, workers that end with the test, and the events that they report."""
 
-from collections.abc import Callable
-from typing import TypeVar
-
 from django_jobchains.models import Job
 from django_jobchains.store import get_store
-from django_jobchains.telemetry import Event
-from django_jobchains.worker import Worker
 from django_jobchains.worker.options import WorkerContext, WorkerOptions
 from tests.support.waiting import until
-
-Kind = TypeVar("Kind", bound=Event)
-StartWorker = Callable[..., Worker]
 
 
 class Events:

