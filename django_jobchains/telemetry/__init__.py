@@ -66,13 +66,17 @@ _observed: frozenset[type[DetailEvent]] = frozenset()
 _receivers: Mapping[type[Event], tuple[Sink, ...]] = MappingProxyType({})
 
 
-def report(event: Event) -> None:
-    """Pass an event to every sink. A failing sink has no effect on the outcome of a job."""
-    for sink in _receivers.get(type(event), _sinks):
-        try:
-            sink(event)
-        except Exception as error:
-            log_error(logger, error, "A telemetry sink failed: %s")
+def report(*events: Event) -> None:
+    """Pass events of one kind to every sink. A failing sink has no effect on the outcome of a job.
+
+    A sink with ``takes_many_events`` gets all of them in one call.
+    """
+    for sink in _receivers.get(type(events[0]), _sinks) if events else ():
+        for arguments in [events] if getattr(sink, "takes_many_events", False) else zip(events, strict=True):
+            try:
+                sink(*arguments)
+            except Exception as error:
+                log_error(logger, error, "A telemetry sink failed: %s")
 
 
 def observes(*kinds: type[DetailEvent]) -> bool:

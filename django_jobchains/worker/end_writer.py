@@ -402,6 +402,7 @@ class JobSink(Sink[Outcome]):
         known = self._context.leases.release([outcome.job.key for outcome in outcomes])
         self._context.counter.ended(outcomes)
         is_end_observed = observes(ChainEnded)
+        attempts, chains, continuations = [], [], []
         for outcome in outcomes:
             job, finished = outcome.job, outcome.finished
             continuation = finished.continuation if finished else None
@@ -411,7 +412,7 @@ class JobSink(Sink[Outcome]):
                 if job.key not in known:  # Otherwise the lost lease was reported when the worker noticed it.
                     reason = outcome.abandoned_reason or outcome.error or TAKEN
                     report(AttemptAbandoned(self._worker, job.id, reason))
-            report(
+            attempts.append(
                 AttemptEnded(
                     self._worker,
                     job.id,
@@ -429,16 +430,20 @@ class JobSink(Sink[Outcome]):
                 )
             )
             if is_written and continuation:
-                report_created(self._store.using, [continuation], outcome.effects or self._effects)
+                continuations.append((continuation, outcome.effects or self._effects))
             elif is_written and finished and not job.chain_index and is_end_observed:
                 seconds = (job.last_attempt_at - job.created_at).total_seconds() + outcome.seconds
-                report(ChainEnded(self._worker, job.chain_id, job.type_name, "completed", max(seconds, 0.0)))
+                chains.append(ChainEnded(self._worker, job.chain_id, job.type_name, "completed", max(seconds, 0.0)))
                 self._reported_chains.add(job.chain_id)
             if outcome.span is not None:
                 created = [continuation.id] if is_written and continuation else []
                 name = "continued" if created else str(ending)
                 outcome.span.end(name, outcome.exception, abandoned_reason, created)
         self._replaced.difference_update(map(id, outcomes))
+        report(*attempts)
+        report(*chains)
+        for continuation, effects in continuations:
+            report_created(self._store.using, [continuation], effects)
         self.is_published = False
 
     def report_delay(self, outcome: Outcome, seconds: float, error: str) -> None:

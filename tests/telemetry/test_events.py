@@ -164,6 +164,26 @@ def test_a_sink_receives_only_the_details_that_it_asked_for(receive, ship, make_
         receive(AttemptEnded)
 
 
+def test_events_that_are_reported_together_reach_each_sink_although_it_fails_for_one(receive):
+    seen = receive()
+    events_of_all = [AttemptEnded("w", A, A, name, 1, "completed", 1.0, "", None) for name in ("a", "b", "c")]
+
+    def fail(event):
+        if event.type_name == "a":
+            raise ValueError
+        failing.append(event)
+
+    failing = []
+    add_sink(fail)
+    try:
+        report(*events_of_all)
+        report()
+    finally:
+        remove_sink(fail)
+    assert seen == events_of_all
+    assert failing == events_of_all[1:]
+
+
 def test_a_chain_from_its_creation_to_its_end(facts, processors, start_worker):
     pay = processors.register("pay")(lambda job: job.continue_with("ship"))
     processors.register("ship", queue="parcels")(lambda job: None)

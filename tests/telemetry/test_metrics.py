@@ -419,11 +419,11 @@ def tally():
 def test_of_many_durations_an_even_share_is_recorded_from_the_first_second_on(clock, tally):
     assert all(tally.add(("ship", "completed")) for _ in range(LIMIT))
     clock.now += 2
-    assert sum(tally.add(("ship", "completed")) for _ in range(100 * LIMIT)) < 10 * LIMIT
+    assert sum(len(tally.add(("ship", "completed"))) for _ in range(100 * LIMIT)) < 10 * LIMIT
     clock.now += 1
     # The first duration in a second is recorded, however many there were before.
     assert tally.add(("ship", "completed"))
-    taken = [tally.add(("ship", "completed")) for _ in range(100 * LIMIT)]
+    taken = [len(tally.add(("ship", "completed"))) for _ in range(100 * LIMIT)]
     assert LIMIT / 2 <= sum(taken) <= LIMIT
     assert sum(taken[: 50 * LIMIT]) == pytest.approx(sum(taken) / 2, abs=1)
 
@@ -431,7 +431,7 @@ def test_of_many_durations_an_even_share_is_recorded_from_the_first_second_on(cl
 def test_rare_values_do_not_vanish_among_frequent_ones(clock, tally):
     for _ in range(5):
         clock.now += 1
-        taken = {(name, number): tally.add((name, "completed")) for number in range(5000) for name in ("a", "b")}
+        taken = {(name, number): len(tally.add((name, "completed"))) for number in range(5000) for name in ("a", "b")}
         assert tally.add(("a", "failed"))
         assert tally.add(("rare", "completed"))
     assert 4 <= sum(taken["a", number] for number in range(5000)) <= LIMIT / 4 + 1
@@ -441,8 +441,17 @@ def test_the_durations_of_a_second_are_limited_for_all_values_together(clock, ta
     kinds = [(f"type-{number}",) for number in range(3 * LIMIT)]
     for _ in range(3):
         clock.now += 1
-        taken = [tally.add(kind) for _ in range(100) for kind in kinds]
+        taken = [len(tally.add(kind)) for _ in range(100) for kind in kinds]
     assert sum(taken) == len(kinds)  # one of each
+
+
+def test_events_that_are_counted_together_are_chosen_as_if_they_were_counted_one_by_one(clock, tally):
+    together = metrics.Tally(lambda counts: None)
+    for _ in range(3):
+        clock.now += 1
+        for count in (1, 7, 200, 3, 200):
+            one_by_one = [index for index in range(count) if tally.add(("ship",))]
+            assert list(together.add(("ship",), count)) == one_by_one
 
 
 def test_a_collection_counts_each_event_once(recorded, clock):

@@ -8,7 +8,7 @@ the durations while there are very many: see docs/decisions/0077-shares-of-durat
 import threading
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -63,15 +63,16 @@ class Metrics:
 
     def __init__(self, provider: MeterProvider) -> None:
         meter = get_meter(names.SCOPE, __version__, provider)
-        self.instruments, self.gauges = Instruments(meter), Gauges(meter)
+        self.gauges = Gauges(meter)
+        self.instruments = Instruments(meter, self.gauges.stranded)
 
     def open(self) -> None:
-        self.instruments.open()
-        self.gauges.open()
+        self.gauges.is_open = self.instruments.is_open = True
+        add_sink(self.instruments, *_DETAILS)
 
     def close(self) -> None:
-        self.instruments.close()
-        self.gauges.close()
+        remove_sink(self.instruments)
+        self.gauges.is_open = self.instruments.is_open = False
 
 
 #: By provider, because instruments cannot be removed, and a second one of the same name would hide the first.
@@ -121,18 +122,21 @@ class Tally:
         self._counts: dict[Values, int] = {}
         self._every: dict[Values, int] = {}
 
-    def add(self, values: Values) -> bool:
-        """Count an event. Return whether its duration is to be recorded."""
+    def add(self, values: Values, count: int = 1) -> Sequence[int]:
+        """Count events of the same values. Return the indexes of those whose durations are to be recorded."""
         now = time.monotonic()
         with self._lock:
             if now >= self._ends_at:
                 self._begin(now)
             before = self._counts.get(values, 0)
-            self._counts[values] = before + 1
+            self._counts[values] = before + count
         every, limit = self._every.get(values, 1), self._limit
-        if before >= every * limit:  # A burst: more than expected after the last second.
-            every = before // limit + 1
-        return before % every == 0
+        expected = every * limit
+        if before + count <= expected:
+            return range(-before % every, count, every)
+        # A burst: more than expected after the last second.
+        numbers = range(before, before + count)
+        return [n - before for n in numbers if not n % (every if n < expected else n // limit + 1)]
 
     def finish(self) -> None:
         """Pass on the counts of this second."""
@@ -149,13 +153,16 @@ class Tally:
 
 
 class Instruments:
-    """A sink that keeps the counters and histograms about events."""
+    """A sink that keeps the counters and histograms about events. ``on_stranded``: called with a number of jobs."""
 
-    def __init__(self, meter: Meter) -> None:
+    takes_many_events = True
+
+    def __init__(self, meter: Meter, on_stranded: Callable[[int], object]) -> None:
+        self._on_stranded = on_stranded
         self._distinct = Distinct()
         self._lock = threading.Lock()
         self._totals: dict[str, Counter[tuple[tuple[str, str], ...]]] = {}
-        self._is_open = False
+        self.is_open = False
         self._histograms: dict[str, Histogram] = {}
         for metric in names.METRICS:
             about = {"unit": metric.unit, "description": metric.description}
@@ -168,35 +175,37 @@ class Instruments:
                 )
         self._tallies = {kind: self._tally(kind.counter) for kind in _VALUES if kind.counter is not None}
         self._consumed, self._ended = self._tally(names.CONSUMED), self._tally(names.ATTEMPT_ENDED)
-        self._hooks = Tally(lambda counts: None)
+        self._tallies[RecordHookEnded] = Tally(lambda counts: None)
         #: A cache of attributes by their values, because building them for each event is slow.
         self._attributes: dict[tuple[str, Values], dict[str, str]] = {}
 
-    def open(self) -> None:
-        self._is_open = True
-        add_sink(self, *_DETAILS)
+    def __call__(self, *events: Event) -> None:
+        """Count events of one kind. There may be very many, so equal values are counted once."""
+        kind = type(events[0])
+        if kind not in _VALUES:
+            for event in events:
+                self._measured(event)
+            return
+        groups: defaultdict[Values, list[Any]] = defaultdict(list)
+        for event in events:
+            groups[_VALUES[kind](event)].append(event)
+        for values, group in groups.items():
+            if kind is AttemptEnded:
+                self._attempts_ended(group, *values)
+                continue
+            for index in self._tallies[kind].add(values, len(group)):
+                if kind in _DURATIONS:
+                    self._record(_DURATIONS[kind], group[index].seconds, *values)
 
-    def close(self) -> None:
-        self._is_open = False
-        remove_sink(self)
-
-    def __call__(self, event: Event) -> None:
-        kind = type(event)
-        if (tally := self._tallies.get(kind)) is not None:
-            is_recorded = tally.add(_VALUES[kind](event))
-            if is_recorded and isinstance(event, ChainEnded):
-                self._record(names.CHAIN_DURATION, event.seconds, event.type_name, event.status)
-        elif isinstance(event, AttemptEnded):
-            self._attempt_ended(event)
-        elif isinstance(event, OperationEnded):
+    def _measured(self, event: Event) -> None:
+        if isinstance(event, OperationEnded):
             self._record(names.OPERATION_DURATION, event.seconds, event.operation, event.type_name, event.error_type)
-        elif isinstance(event, RecordHookEnded):
-            if self._hooks.add((event.type_name, event.hook, event.error_type)):
-                self._record(names.HOOK_DURATION, event.seconds, event.type_name, event.hook, event.error_type)
         elif isinstance(event, AttemptAbandoned) and event.kind == "record":
             self._count(names.LEASE_LOST, event.type_name, event.reason)
         elif isinstance(event, ScheduleFired | TicksDropped):
             self._ticked(event)
+        elif isinstance(event, BlockedJobsSwept) and event.found:
+            self._on_stranded(event.found)
 
     def _tally(self, metric: MetricName) -> Tally:
         """Return a tally whose counts are added to a counter."""
@@ -207,16 +216,16 @@ class Instruments:
 
         return Tally(add_up)
 
-    def _attempt_ended(self, event: AttemptEnded) -> None:
-        outcome = "continued" if event.continued_with and event.ending == "completed" else str(event.ending)
-        is_wait_recorded = self._consumed.add((event.type_name, event.queue))
-        if self._ended.add((event.type_name, outcome)):
-            kind = type_name(event.exception) if event.exception is not None else ""
-            self._record(names.PROCESS_DURATION, event.seconds, event.type_name, event.queue, outcome, kind)
-        if is_wait_recorded and event.attempt == 1 and event.wait_seconds is not None:
-            self._record(names.WAIT_DURATION, event.wait_seconds, event.type_name, event.queue)
-        if event.abandoned_reason:
-            self._count(names.LEASE_LOST, event.type_name, event.abandoned_reason)
+    def _attempts_ended(self, events: list[Any], name: str, queue: str, outcome: str, abandoned_reason: str) -> None:
+        for index in self._ended.add((name, outcome), len(events)):
+            error = events[index].exception
+            kind = "" if error is None else type_name(error)
+            self._record(names.PROCESS_DURATION, events[index].seconds, name, queue, outcome, kind)
+        for index in self._consumed.add((name, queue), len(events)):
+            if events[index].attempt == 1 and events[index].wait_seconds is not None:
+                self._record(names.WAIT_DURATION, events[index].wait_seconds, name, queue)
+        if abandoned_reason:
+            self._count(names.LEASE_LOST, name, abandoned_reason, count=len(events))
 
     def _ticked(self, event: ScheduleFired | TicksDropped) -> None:
         schedule = event.schedule_name, event.type_name
@@ -248,7 +257,7 @@ class Instruments:
         for tally in (*self._tallies.values(), self._consumed, self._ended):
             tally.finish()
         with self._lock:
-            totals = dict(self._totals[metric.name]) if self._is_open else {}
+            totals = dict(self._totals[metric.name]) if self.is_open else {}
         return [Observation(count, dict(attributes)) for attributes, count in totals.items()]
 
 
@@ -259,10 +268,21 @@ def _values_of(counter: MetricName) -> Callable[[Event], Any]:
 
 
 _KINDS = [kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, Event)]
-#: By the kinds of events that have a counter.
-_VALUES = {kind: _values_of(kind.counter) for kind in _KINDS if kind.counter is not None}
+#: The values by which events are counted, by the kinds of events.
+_VALUES: dict[type[Event], Callable[[Any], Any]] = {
+    kind: _values_of(kind.counter) for kind in _KINDS if kind.counter is not None
+}
+_VALUES[RecordHookEnded] = attrgetter("type_name", "hook", "error_type")
+_VALUES[AttemptEnded] = lambda event: (
+    event.type_name,
+    event.queue,
+    "continued" if event.continued_with and event.ending == "completed" else str(event.ending),
+    event.abandoned_reason,
+)
+#: The histograms of a share of the events.
+_DURATIONS = {ChainEnded: names.CHAIN_DURATION, RecordHookEnded: names.HOOK_DURATION}
 #: The details that are counted or recorded.
-_DETAILS = [OperationEnded, RecordHookEnded, *(kind for kind in _VALUES if issubclass(kind, DetailEvent))]
+_DETAILS: list[type[DetailEvent]] = [OperationEnded, *(kind for kind in _VALUES if issubclass(kind, DetailEvent))]
 
 
 class Gauges:
@@ -273,7 +293,7 @@ class Gauges:
     """
 
     def __init__(self, meter: Meter) -> None:
-        self._is_open = False
+        self.is_open = False
         #: How many ``AlwaysGauges`` there are.
         self.always = 0
         #: By the alias of the database.
@@ -287,7 +307,14 @@ class Gauges:
                 sum,
             ),
             names.HANDLERS_PEAK: (lambda: (((name,), peak) for name, peak in record_peaks.take().items()), sum),
-            names.POOL_CHILDREN: (self._pool_children, sum),
+            names.POOL_CHILDREN: (
+                lambda: (
+                    ((each.level, each.key, state), count)
+                    for each in self._pools()
+                    for state, count in (("idle", each.idle), ("busy", each.busy))
+                ),
+                sum,
+            ),
             names.POOL_WAITING: (lambda: (((each.level, each.key), each.waiting) for each in self._pools()), sum),
             names.POOL_MEMORY: (lambda: (((each.level, each.key), each.memory_bytes) for each in self._pools()), sum),
             names.STRANDED: (self._stranded_jobs, sum),
@@ -304,24 +331,16 @@ class Gauges:
             callback = partial(self._observe, metric, read, combine)
             create(metric.name, [callback], unit=metric.unit, description=metric.description)
 
-    def open(self) -> None:
-        self._is_open = True
-        add_sink(self)
-
-    def close(self) -> None:
-        self._is_open = False
-        remove_sink(self)
-
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, BlockedJobsSwept) and event.found:
-            self._stranded.append((time.monotonic(), event.found))
+    def stranded(self, count: int) -> None:
+        """Record that stranded jobs were found."""
+        self._stranded.append((time.monotonic(), count))
 
     def _observe(
         self, metric: MetricName, read: Callable[[], Numbers], combine: Combine, options: CallbackOptions
     ) -> Iterable[Observation]:
         """Combine the numbers of equal attributes into one observation."""
         found: defaultdict[tuple[tuple[str, str], ...], list[float]] = defaultdict(list)
-        for values, number in read() if self._is_open or self.always else ():
+        for values, number in read() if self.is_open or self.always else ():
             found[tuple(self._distinct.attributes(metric, values).items())].append(number)
         return [Observation(combine(numbers), dict(key)) for key, numbers in found.items()]
 
@@ -329,11 +348,6 @@ class Gauges:
         for worker in workers():
             for kind, state, count in worker.slot_counts():
                 yield (state, kind), count
-
-    def _pool_children(self) -> Numbers:
-        for pool in self._pools():
-            yield (pool.level, pool.key, "idle"), pool.idle
-            yield (pool.level, pool.key, "busy"), pool.busy
 
     def _pools(self) -> Iterator[PoolCount]:
         for worker in workers():
@@ -344,9 +358,10 @@ class Gauges:
         return (((state.backend,), int(state.is_connected)) for state in states)
 
     def _stranded_jobs(self) -> Numbers:
+        if not workers():
+            return
         since = time.monotonic() - STRANDED_SECONDS
-        found = sum(count for at, count in list(self._stranded) if at >= since)
-        return [((), found)] if workers() else []
+        yield (), sum(count for at, count in list(self._stranded) if at >= since)
 
     def _measured(self, metric: MetricName) -> Numbers:
         """Read from the workers' databases or, without a worker, from the configured one."""
