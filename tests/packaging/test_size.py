@@ -20,11 +20,11 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 #: Lines of code of each entry at the root of the package. An entry may exceed its budget by a twentieth. A change that
 #: makes one smaller lowers its budget.
 BUDGETS = {
-    "worker": 5550,
-    "store": 4540,
+    "worker": 5570,
+    "store": 4550,
     "admin": 3550,
     "cli": 1870,
-    "telemetry": 1760,
+    "telemetry": 1770,
     "children": 1720,
     "attempts": 1460,
     "notifications": 1790,
@@ -55,9 +55,9 @@ BUDGETS = {
     "processors": 40,
     "apps": 30,
     "pytest_plugin": 22,
-    "schedules": 340,
+    "schedules": 350,
 }
-MAX_CODE = 32_300
+MAX_CODE = 32_350
 MAX_LINES = 45_900
 MAX_FILES = 237
 MAX_LINES_OF_A_FILE = 700
