@@ -23,9 +23,8 @@ from django_jobchains.values import PRIORITY, QUEUE, SCHEDULE_NAME, Choice, Coun
 Overlap = Literal["allow", "skip", "queue"]
 OnMissed = Literal["run_once", "skip", "run_all"]
 
+#: The length of the column.
 CRON_LENGTH = 200
-#: The length of the longest name of a time zone is 38.
-TIMEZONE_LENGTH = 64
 
 
 class ScheduleOptions(TypedDict, total=False):
