@@ -25,7 +25,7 @@ pytestmark = pytest.mark.django_db
 
 #: Writes that lock a row and change nothing.
 LOCKS = re.compile(r"SET (\w+) = \1 ")
-GUARD = re.compile(r"job\.status( \|\| '')? (=|IN) ")
+GUARD = re.compile(r"job\.status( \|\| '')? (=|IN) |CASE job\.status WHEN 'running' THEN true ELSE false END")
 #: Public methods that change no status.
 READERS = {
     "attempts.has_failed", "attempts.lock", "attempts.lock_all", "chains.contexts", "chains.ends", "chains.lifetimes",
