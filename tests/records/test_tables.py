@@ -12,6 +12,7 @@ from django_jobchains import chains
 from django_jobchains.records import JobRecord
 from django_jobchains.records.checks import check_record_tables, check_records
 from django_jobchains.testing import run_due_jobs
+from django_jobchains.worker import Worker
 from tests.records.models import LETTER_COLUMNS, Export, Letter, Upload
 from tests.support.waiting import until
 
@@ -195,9 +196,10 @@ def test_one_model_with_two_sets_of_columns_is_refused(processors, make_worker):
         ("cancel TYPE text", "(cancel) of the table records_upload has the type text"),
     ],
 )
-def test_column_of_the_table_that_differs_is_reported(processors, make_worker, change, problem):
+def test_column_of_the_table_that_differs_is_reported(processors, registry, change, problem):
+    """The changes of the table are rolled back, because the test has a transaction."""
     processors.records(Upload)(nothing)
-    worker = make_worker()
+    worker = Worker(registry=registry)
     worker.check_database()
     assert check_record_tables(["default"]) == []
     with connection.cursor() as cursor:
