@@ -55,7 +55,7 @@ SQL = (
     "tests/deduplication/test_history.py",
 )
 #: The plans of queries of a million jobs, which take minutes to create. ``make test`` examines them on the oldest
-#: versions, which know fewer ways to use an index, and ``make test-all`` on others too.
+#: versions, whose planners are weaker, and ``make test-all`` on others too.
 MILLION = "tests/queries/test_plans.py"
 #: The slow tests of ``make test``, with those that notice a mutation: processes that die, hang or are replaced, and
 #: races. ``tests/chaos/test_records.py`` does the same as ``KILLS`` on PostgreSQL.

@@ -14,9 +14,6 @@ from django_jobchains.exceptions import JobchainsError
 from django_jobchains.models import Schedule
 from django_jobchains.text.humanize import span
 
-#: The number of ticks that ``show`` shows.
-SHOWN_TICKS = 5
-
 
 class SchedulesCommand(Subcommand):
     name = "schedules"
@@ -66,7 +63,7 @@ def _list(call: Invocation, names: Sequence[str]) -> None:
 
 def _show(call: Invocation, names: Sequence[str]) -> None:
     row = schedules.get(names[0], using=call.using)
-    ticks = [tick.isoformat() for tick in schedules.next_ticks(names[0], SHOWN_TICKS, using=call.using)]
+    ticks = [tick.isoformat() for tick in schedules.next_ticks(names[0], using=call.using)]
     facts = {**_json(row, call), "input": row.input, "next_ticks": ticks}
     if call.screen.is_json:
         call.screen.json(facts)

@@ -120,8 +120,8 @@ class PagedQuerySet(JobTablesQuerySet[ModelT]):
     """A QuerySet with keyset pages. ``page_orders``: the possible orders, each by the columns of one index."""
 
     page_orders: Orders
-    #: The statuses of the rows, and a column (a type, a chain type or the queue) with its values. A page is combined
-    #: from pages of one status, or of one of ``_STATES``, and one value, which are each found by an index.
+    #: The statuses of the rows, and a column (type, chain type or queue) with its values. A page is combined from
+    #: smaller pages, each with one value and with one status or one of ``_STATES``. An index finds each of them.
     _statuses: tuple[str, ...] | None = None
     _named: tuple[str, tuple[str, ...]] | None = None
 

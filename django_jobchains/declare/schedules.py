@@ -76,7 +76,7 @@ class TickRule:
                 after = tick
 
     def next(self, after: datetime) -> datetime | None:
-        """Return the first tick after a time, or None if there are no more."""
+        """Return the first tick after a time, or None if there is none."""
         return next(self.ticks(after), None)
 
     def due(self, first: datetime, now: datetime, limit: int) -> tuple[list[datetime], datetime | None]:

@@ -23,8 +23,7 @@ AbortReason = Literal[
 class AbortSignal:
     """Asks a handler to stop, with a reason. Later reasons have no effect. Thread-safe."""
 
-    # There may be thousands of signals per second: they share a lock, and only read these defaults.
-
+    # There may be thousands of signals per second. They share a lock, and most never set any of these attributes.
     _lock = threading.Lock()
     _event: threading.Event | None = None
     _async_event: asyncio.Event | None = None
@@ -44,6 +43,7 @@ class AbortSignal:
     @property
     def listeners(self) -> list[Callable[[], object]]:
         """Callbacks of the library itself, which do not block."""
+        # Unlike cached_property, setdefault creates only one list if two threads ask for it.
         return self.__dict__.setdefault("_listeners", [])  # type: ignore[no-any-return]
 
     @property

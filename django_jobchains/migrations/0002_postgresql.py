@@ -37,8 +37,8 @@ class Migration(OnlineMigration):
     operations = [
         # Without it, the view shows a role what row-level security hides from it in the job table.
         migrations.RunPython(chain_view.set_invoker, migrations.RunPython.noop),
-        # Not for HOT updates: claiming, renewing and finishing change indexed columns. Without it, the new version of a
-        # row goes to the first page with room for it, a different page of the history each time: see decision 0086.
+        # The fillfactor is not for HOT updates, because claiming, renewing and finishing change indexed columns. Without
+        # it, PostgreSQL would write the new versions of rows to many different old pages: see decision 0086.
         set_storage_of_history("job", ", fillfactor = 90"),
         set_storage_of_history("jobblocker"),
         set_storage_of_history("failedattempt"),

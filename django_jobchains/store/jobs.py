@@ -17,8 +17,8 @@ from django_jobchains.store.deduplication import Keys, lock_id
 from django_jobchains.store.errors import retried, retried_at_read_committed
 from django_jobchains.store.rows import ClaimedJob, CreatedJob, Effects, NewJob
 
-#: The limits of what one statement creates: jobs, and characters of their inputs. So the parameters of a statement take
-#: the same memory, however many jobs are enqueued together.
+#: The limits of one statement: the number of jobs, and of characters in their inputs. They bound the memory that its
+#: parameters take.
 BATCH_SIZE = 1_000
 MAX_BATCH_CHARACTERS = 2**22
 
@@ -162,9 +162,8 @@ class Jobs(Part, ABC):
 
         The effects are added first: if the reply to a commit is lost, the jobs may exist.
         """
-        is_single, first = len(jobs) == 1, _shared_values(jobs[0])
-        are_alike = self.db.has_arrays and not is_single and all(map(first.__eq__, map(_shared_values, jobs)))
-        are_alike = are_alike and len({not job.blockers for job in jobs}) == 1
+        is_single = len(jobs) == 1
+        are_alike = self.db.has_arrays and not is_single and _are_alike(jobs)
         rows = [self._new_row(jobs[0])] * len(jobs) if are_alike else [self._new_row(job) for job in jobs]
         effects.add_due(row["type_name"] for row in rows if _NOT_YET.isdisjoint(row))
         effects.add_scheduled(row["type_name"] for row in rows if not ("status" in row or _NOT_YET.isdisjoint(row)))
@@ -316,6 +315,12 @@ def _batches(jobs: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
             start, characters = number, len(job.input)
     if jobs:
         yield jobs[start:]
+
+
+def _are_alike(jobs: Sequence[NewJob]) -> bool:
+    """Return whether the jobs differ only in their own columns."""
+    first, is_blocked = _shared_values(jobs[0]), bool(jobs[0].blockers)
+    return all(_shared_values(job) == first and bool(job.blockers) is is_blocked for job in jobs)
 
 
 def _own_values(jobs: Sequence[NewJob]) -> list[str]:

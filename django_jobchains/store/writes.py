@@ -17,9 +17,9 @@ from django_jobchains.store.errors import retried
 from django_jobchains.store.on_failure import FailureChains
 from django_jobchains.store.rows import AttemptKey, Effects, HeldLease
 
-#: The attempt ``d`` still has its job. The status is not compared as a bare column: PostgreSQL would find the rows by
-#: the partial index of running jobs, and read all its dead entries, instead of using the ids. It expects this form to
-#: be true for half of the jobs. If it expected one job only, it would compare every job with every attempt.
+#: The attempt ``d`` still has its job. If the status were compared as a bare column, PostgreSQL would use the partial
+#: index of running jobs, with all its dead entries, instead of the ids. It estimates that a CASE is true for half of
+#: the rows. With an estimate of one row, it would compare every job with every attempt.
 FENCE = "job.id = d.job_id AND job.lease_number = d.n AND CASE job.status WHEN 'running' THEN true ELSE false END"
 
 

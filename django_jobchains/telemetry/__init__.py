@@ -72,7 +72,8 @@ def report(*events: Event) -> None:
     A sink with ``takes_many_events`` gets all of them in one call.
     """
     for sink in _receivers.get(type(events[0]), _sinks) if events else ():
-        for arguments in [events] if getattr(sink, "takes_many_events", False) else zip(events, strict=True):
+        takes_many = getattr(sink, "takes_many_events", False)
+        for arguments in [events] if takes_many else [(event,) for event in events]:
             try:
                 sink(*arguments)
             except Exception as error:

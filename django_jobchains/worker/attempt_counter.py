@@ -75,14 +75,15 @@ class AttemptCounter(PeriodicTask):
     def crashed(self, type_names: Iterable[str]) -> None:
         """Count attempts whose process died, or whose lease expired."""
         with self._lock:
+            slice_ = time.monotonic() // SLICE_SECONDS
             for type_name in type_names:
-                self._sums_of(time.monotonic() // SLICE_SECONDS, type_name).crashed += 1
+                self._sums_of(slice_, type_name).crashed += 1
 
     def _add(self, slice_: float, type_name: str, seconds: float, is_completed: bool) -> None:
         average = self.average_seconds.get(type_name, seconds)
         average += (seconds - average) * NEWEST_WEIGHT
         self.average_seconds[type_name] = max(seconds, average)
-        sums = self._sums.get((slice_, type_name)) or self._sums_of(slice_, type_name)
+        sums = self._sums_of(slice_, type_name)
         if is_completed:
             sums.completed += 1
         else:
@@ -102,9 +103,10 @@ class AttemptCounter(PeriodicTask):
         return False
 
     def _sums_of(self, slice_: float, type_name: str) -> _Sums:
-        sums = self._sums.setdefault((slice_, type_name), _Sums())
-        if len(self._sums) > MAX_KEPT_SUMS:
-            del self._sums[next(iter(self._sums))]
+        if (sums := self._sums.get((slice_, type_name))) is None:
+            sums = self._sums[slice_, type_name] = _Sums()
+            if len(self._sums) > MAX_KEPT_SUMS:
+                del self._sums[next(iter(self._sums))]
         return sums
 
     def _store_counts(self) -> None:

@@ -77,8 +77,8 @@ class Command(BaseCommand):
         add_network_options()
         sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
         if self._owns_process:
-            # Objects that exist now live until the end. Exclude them from garbage collection. Collecting garbage first
-            # would delay the first claim, and finds next to nothing.
+            # Exclude the objects that exist now from garbage collection, because they live until the end. A collection
+            # before that would delay the first claim and free almost nothing.
             gc.freeze()
         self._handle_signals(worker.stop_request)
         _check_database(worker)

@@ -71,6 +71,7 @@ class MergedMetrics:
         with self._lock:
             ended = list(self._ended.values())
         families = [family for text in running for family in text_string_to_metric_families(text)]
+        # Instead of a registry, whose collect() is all that is called.
         registry: Any = SimpleNamespace(collect=_merged([*ended, *families]).values)
         return generate_latest(registry).decode()
 
