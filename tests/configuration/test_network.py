@@ -13,6 +13,7 @@ from django_jobchains.declare.checks import check_network
 def _over_network(monkeypatch):
     """Tests after these must not get a store of another vendor, which the checks create if it is the first."""
     configure(monkeypatch)
+    monkeypatch.setattr(store, "_stores", {})
     store._store.cache_clear()
     yield
     store._store.cache_clear()
