@@ -5,6 +5,7 @@ See ``docs/decisions/0030-migrations-and-databases.md``.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from django.core.management.base import CommandError
 from django.db import OperationalError, migrations
@@ -55,6 +56,18 @@ class OnlineMigration(migrations.Migration):
                     "Run migrate again. If that fails too, end long transactions or stop the workers first."
                 ) from error
             raise
+
+
+class RunOnPostgreSQL(migrations.RunSQL):
+    """Runs SQL on PostgreSQL, and nothing on other databases."""
+
+    def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+        if schema_editor.connection.vendor == "postgresql":
+            super().database_forwards(app_label, schema_editor, from_state, to_state)
+
+    def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+        if schema_editor.connection.vendor == "postgresql":
+            super().database_backwards(app_label, schema_editor, from_state, to_state)
 
 
 def _lock_timeout(schema_editor: BaseDatabaseSchemaEditor) -> str:

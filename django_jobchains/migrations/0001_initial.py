@@ -4,6 +4,7 @@ from django.db import migrations, models
 
 import django_jobchains.db.ids
 import django_jobchains.db.keyset
+from django_jobchains.db.online_migrations import RunOnPostgreSQL
 from django_jobchains.models import chain_view
 
 
@@ -532,4 +533,10 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.RunSQL(chain_view.CREATE, chain_view.DROP),
+        # For pages of a chain type: decision 0081. On SQLite, the model's index contains all jobs.
+        RunOnPostgreSQL(
+            'CREATE INDEX "jobchains_waiting_chain_type" ON "django_jobchains_job" '
+            "(chain_type_name, chain_id, chain_index) WHERE status IN ('blocked', 'pending')",
+            'DROP INDEX "jobchains_waiting_chain_type"',
+        ),
     ]

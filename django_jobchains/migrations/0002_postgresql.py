@@ -1,17 +1,7 @@
-from typing import Any
-
 from django.db import migrations
 
-from django_jobchains.db.online_migrations import OnlineMigration
+from django_jobchains.db.online_migrations import OnlineMigration, RunOnPostgreSQL
 from django_jobchains.models import chain_view
-
-
-class RunOnPostgreSQL(migrations.RunSQL):
-    """Runs SQL on PostgreSQL, and nothing on other databases."""
-
-    def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
-        if schema_editor.connection.vendor == "postgresql":
-            super().database_forwards(app_label, schema_editor, from_state, to_state)
 
 
 def set_storage_of_history(table: str, more: str = "") -> RunOnPostgreSQL:

@@ -181,6 +181,7 @@ class Job(ChainPart, models.Model):
             ListIndex(
                 fields=["type_name", "chain_id", "chain_index"], condition=Q(status__in=FINAL), name="jobchains_type"
             ),
+            # The migration adds one of the blocked and pending jobs on PostgreSQL.
             ListIndex(
                 fields=["chain_type_name", "chain_id", "chain_index"],
                 condition=Q(status__in=FINAL),

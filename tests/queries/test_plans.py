@@ -166,6 +166,18 @@ def test_a_later_page_reads_little(model, name):
     assert_reads_little(lambda: filtered(model.objects).page(cursor))
 
 
+@MODELS
+@pytest.mark.parametrize("type_name", [RARE, ABSENT])
+def test_a_page_of_a_rare_chain_type_does_not_read_all_waiting_jobs(model, type_name):
+    """5,400 jobs are blocked, and 12,000 pending. It reads the 3,000 running ones."""
+    for listing, most_rows in (
+        (model.objects.with_status("blocked"), 50),
+        (model.objects.with_status("pending"), 50),
+        (model.objects, 3_500),
+    ):
+        assert_reads_little(listing.of_chain_type(type_name).page, most_rows)
+
+
 @pytest.mark.parametrize("name", CREATED)
 def test_chains_of_a_type_and_period_are_found_by_one_index(name):
     chains = created(lambda rows: rows.of_chain_type("shop.type_0"), *CREATED[name])(Chain.objects)
