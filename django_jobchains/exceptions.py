@@ -29,7 +29,7 @@ JobchainsError
 ├── ChainTimeout                 a chain did not end in time
 │   └── ChainNotCommitted        it cannot end while the caller waits inside the transaction that enqueued it
 ├── ChainFailed                  the result of a chain that failed
-├── ChainCancelled
+├── ChainCancelled               the result of a chain that was cancelled, or has expired
 ├── InvalidCursor
 ├── PhaseError                   prepare(), complete() or continue_with() was used out of order
 ├── QueryBudgetExceeded          a handler executes more queries than its ``QueryBudget`` allows
@@ -285,9 +285,13 @@ class ChainFailed(JobchainsError):
 
 
 class ChainCancelled(JobchainsError):
-    def __init__(self, chain_id: UUID) -> None:
+    """The chain was cancelled. ``is_expired``: because a job had not started when it expired."""
+
+    def __init__(self, chain_id: UUID, *, is_expired: bool = False) -> None:
         self.chain_id = chain_id
-        super().__init__(f"Chain {chain_id} was cancelled.")
+        self.is_expired = is_expired
+        how = "has expired: its job did not start in time" if is_expired else "was cancelled"
+        super().__init__(f"Chain {chain_id} {how}.")
 
 
 class InvalidCursor(JobchainsError, ValueError):

@@ -62,6 +62,8 @@ TRANSITIONS = (
     Transition("cancel", Status.BLOCKED, Status.CANCELLED),
     Transition("cancel", Status.PENDING, Status.CANCELLED),
     Transition("cancel", Status.RUNNING, Status.RUNNING),
+    Transition("expire", Status.BLOCKED, Status.CANCELLED),
+    Transition("expire", Status.PENDING, Status.CANCELLED),
     Transition("retry", Status.FAILED, Status.PENDING),
     Transition("retry", Status.FAILED, Status.BLOCKED),
     Transition("retry", Status.FAILED, Status.FAILED),

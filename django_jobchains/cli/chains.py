@@ -22,7 +22,7 @@ from django_jobchains.payloads.schemas import example_of
 from django_jobchains.payloads.types import Codec
 
 #: The options that are passed to ``chains.enqueue``.
-OPTIONS = ("queue", "priority", "delay", "run_at", "deduplicate")
+OPTIONS = ("queue", "priority", "delay", "run_at", "expires", "deduplicate")
 
 
 class EnqueueCommand(Subcommand):
@@ -44,6 +44,12 @@ class EnqueueCommand(Subcommand):
         start.add_argument("--delay", type=converters.duration, metavar="5m", help="how long to wait before it is due")
         start.add_argument(
             "--run-at", type=converters.time, metavar="TIME", help="when it is due, such as 2026-12-24T18:00+01:00"
+        )
+        parser.add_argument(
+            "--expires",
+            type=converters.expiry,
+            metavar="5m",
+            help="cancel the job if it has not started this long after it is due, or at this time",
         )
         parser.add_argument(
             "--deduplicate",

@@ -83,6 +83,11 @@ def time(text: str) -> datetime:
         raise ArgumentTypeError(f"{text!r} is before the year 1 or after the year 9999 in UTC") from None
 
 
+def expiry(text: str) -> timedelta | datetime:
+    """Parse a duration, or a time as ``time`` does."""
+    return duration(text) if _PART.match(text) else time(text)
+
+
 def seconds(text: str) -> float:
     """Parse a number of seconds, or a duration."""
     try:

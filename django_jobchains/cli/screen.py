@@ -37,7 +37,7 @@ STYLES = {
     **dict.fromkeys(("success", "completed"), "green"),
     **dict.fromkeys(("error", "failed", "stale", "stuck", "cannot"), "bold red"),
     **dict.fromkeys(("warning", "blocked", "saturated", "paused", "stopping"), "yellow"),
-    **dict.fromkeys(("running", "cancelled"), "cyan"),
+    **dict.fromkeys(("running", "cancelled", "expired"), "cyan"),
 }
 GAP = "  "
 #: The width of an output that is painted although it is not a terminal.

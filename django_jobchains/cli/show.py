@@ -148,6 +148,8 @@ class _Text:
                 facts.append(f"ran {span(step.duration_seconds)}")
         elif job.status == "pending":
             facts.append(f"due {times.ago(job.run_at)}")
+        if job.may_expire:
+            facts.append(f"expires {times.ago(job.expires_at)}")
         if job.attempt > 1:
             facts.append(counted(job.attempt, "attempt"))
         if job.crashes:

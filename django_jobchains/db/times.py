@@ -10,6 +10,7 @@ from django.utils import timezone
 from django_jobchains.values import Duration
 
 _DELAY = Duration(least=-math.inf)
+_EXPIRES = Duration()
 
 
 class Times:
@@ -61,3 +62,27 @@ def resolve_schedule(run_at: datetime | None, delay: timedelta | float | None) -
     if delay is None:
         return run_at and checked_time(run_at, "run_at"), None
     return None, max(_DELAY.check("delay", delay), 0.0)
+
+
+def resolve_expiry(
+    expires: timedelta | datetime | None, run_at: datetime | None
+) -> tuple[datetime | None, float | None]:
+    """Return ``(expires_at, expires_seconds)``, with at most one of them set. The seconds count from the due time.
+
+    Raise ``TypeError`` or ``ValueError`` if ``expires`` is not valid, or too long after ``run_at`` to be stored.
+    """
+    given: Any = expires
+    if given is None:
+        return None, None
+    if isinstance(given, datetime):
+        return checked_time(given, "expires"), None
+    if not isinstance(given, timedelta):
+        remedy = "timedelta(minutes=5), or a datetime with a time zone"
+        raise TypeError(f"expires={given!r:.100} is not a length of time or a time: pass {remedy}.")
+    seconds = _EXPIRES.check("expires", given)
+    if run_at is not None:
+        try:
+            checked_time(run_at + given, "expires")
+        except OverflowError as error:
+            raise ValueError(f"expires={given!r} after run_at={run_at!r} is after the year 9999.") from error
+    return None, seconds

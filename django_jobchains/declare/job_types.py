@@ -21,7 +21,7 @@ from django_jobchains.conf import get_settings
 from django_jobchains.context import capture_context, merge_contexts
 from django_jobchains.db.connections import opened_connections
 from django_jobchains.db.ids import ChainRef, chain_ids_of, new_id
-from django_jobchains.db.times import resolve_schedule
+from django_jobchains.db.times import resolve_expiry, resolve_schedule
 from django_jobchains.declare.policies import Policy, RetryRule, check_function
 from django_jobchains.exceptions import (
     ContinuationNotAllowed,
@@ -195,6 +195,7 @@ class JobType(HasTypes[InputT, OutputT_co]):
         queue: str | None = None,
         max_attempts: float | None = None,
         id: UUID | None = None,
+        expires: timedelta | datetime | None = None,
     ) -> Item[OutputT_co]:
         """Describe a chain without creating it, for ``chains.enqueue_many``.
 
@@ -202,12 +203,21 @@ class JobType(HasTypes[InputT, OutputT_co]):
         waits until all chains in ``blockers`` are completed. With ``deduplicate``, enqueueing may return an existing
         chain (``chain.deduplicated``). Jobs with a higher ``priority`` run first. ``priority`` and ``queue`` default to
         the processor's, and ``max_attempts`` to its policy; with ``math.inf`` the job is never given up. ``id`` is the
-        id of the new chain and its first job.
+        id of the new chain and its first job. A job that has not started when it ``expires`` is cancelled: at an aware
+        datetime, or a timedelta after it is due.
         """
         if not self.entry:
             raise NotAnEntryType(self.name)
         item: Item[OutputT_co] = self.new_job(
-            Item, input, id=id, run_at=run_at, delay=delay, blockers=blockers, priority=priority, queue=queue
+            Item,
+            input,
+            id=id,
+            run_at=run_at,
+            delay=delay,
+            blockers=blockers,
+            priority=priority,
+            queue=queue,
+            expires=expires,
         )
         item.job_type = self
         if max_attempts is not None:
@@ -229,6 +239,7 @@ class JobType(HasTypes[InputT, OutputT_co]):
         priority: int | None = None,
         queue: str | None = None,
         id: UUID | None = None,
+        expires: timedelta | datetime | None = None,
     ) -> NewJobT:
         """Return the row of a chain's first job, of the class ``kind``, with its input checked and encoded."""
         given_id: object = id
@@ -238,6 +249,7 @@ class JobType(HasTypes[InputT, OutputT_co]):
         delay_seconds = None
         if run_at is not None or delay is not None:
             run_at, delay_seconds = resolve_schedule(run_at, delay)
+        expires_at, expires_seconds = (None, None) if expires is None else resolve_expiry(expires, run_at)
         handler = self.processor
         if queue is None:
             queue = (handler and handler.queue) or get_settings().QUEUE
@@ -264,6 +276,8 @@ class JobType(HasTypes[InputT, OutputT_co]):
             on_blocker_failure=self.on_blocker_failure,
             lease_number=randrange(1, MAX_FIRST_LEASE) if given_id else 0,  # noqa: S311 - not a secret
             context=capture_context(),
+            expires_at=expires_at,
+            expires_seconds=expires_seconds,
         )
 
     def _checked_blockers(self, given: Any) -> tuple[UUID, ...]:

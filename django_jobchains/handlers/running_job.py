@@ -63,6 +63,7 @@ class ContinuationOptions(TypedDict, total=False):
     priority: int | None
     queue: str | None
     id: UUID | None
+    expires: timedelta | datetime | None
 
 
 @dataclass(frozen=True)

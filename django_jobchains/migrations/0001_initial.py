@@ -43,6 +43,8 @@ class Migration(migrations.Migration):
                 ("queue", models.CharField(max_length=100, verbose_name="queue")),
                 ("schedule_name", models.CharField(max_length=100, null=True, verbose_name="schedule")),
                 ("scheduled_for", models.DateTimeField(null=True, verbose_name="scheduled for")),
+                ("expires_at", models.DateTimeField(null=True, verbose_name="expires at")),
+                ("cancel_requested_at", models.DateTimeField(null=True, verbose_name="cancel requested at")),
             ],
             options={
                 "verbose_name": "chain",
@@ -113,6 +115,7 @@ class Migration(migrations.Migration):
                 ("deduplicates_until", models.DateTimeField(null=True, verbose_name="deduplicates until")),
                 ("schedule_name", models.CharField(max_length=100, null=True, verbose_name="schedule")),
                 ("scheduled_for", models.DateTimeField(null=True, verbose_name="scheduled for")),
+                ("expires_at", models.DateTimeField(null=True, verbose_name="expires at")),
             ],
             options={
                 "verbose_name": "job",
@@ -147,6 +150,13 @@ class Migration(migrations.Migration):
                         condition=models.Q(("schedule_name__isnull", False)),
                         fields=["schedule_name", "chain_id", "chain_index"],
                         name="jobchains_schedule",
+                    ),
+                    models.Index(
+                        condition=models.Q(
+                            ("expires_at__isnull", False), ("attempt", 0), ("status__in", ("blocked", "pending"))
+                        ),
+                        fields=["expires_at"],
+                        name="jobchains_expiring",
                     ),
                     models.Index(
                         models.F("queue"),

@@ -26,7 +26,7 @@ CREATE = f"""
            last.deduplication_key,
            (SELECT root.created_at FROM "django_jobchains_job" AS root WHERE root.id = last.chain_id) AS created_at,
            last.id AS current_job_id, last.status, last.output, last.last_error, last.finished_at, last.queue,
-           last.schedule_name, last.scheduled_for
+           last.schedule_name, last.scheduled_for, last.expires_at, last.cancel_requested_at
     FROM "django_jobchains_job" AS last
     WHERE (NOT (last.status = 'completed') OR last.output IS NOT NULL)
 """  # noqa: S608 - no values

@@ -132,7 +132,8 @@ class Job(ChainPart, models.Model):
     deduplicates_until = models.DateTimeField(_("deduplicates until"), null=True)
     #: The values that were bound where the chain was enqueued (see ``context``), such as a tenant or an actor.
     context = PayloadField(_("context"), null=True)
-    #: When a running job was asked to stop. It is cancelled, unless its attempt completes it.
+    #: When a running job was asked to stop. It is cancelled, unless its attempt completes it. If the job has expired,
+    #: this is ``expires_at``.
     cancel_requested_at = models.DateTimeField(_("cancel requested at"), null=True)
     #: NULL for a job without blockers.
     on_blocker_failure = models.CharField(  # noqa: DJ001
@@ -142,6 +143,8 @@ class Job(ChainPart, models.Model):
     #: The schedule that the chain comes from, and the tick that it is for. NULL for other chains.
     schedule_name = models.CharField(_("schedule"), max_length=SCHEDULE_NAME_LENGTH, null=True)  # noqa: DJ001
     scheduled_for = models.DateTimeField(_("scheduled for"), null=True)
+    #: A job that has not started by then is cancelled. NULL for a job that does not expire, or no longer.
+    expires_at = models.DateTimeField(_("expires at"), null=True)
 
     objects = JobQuerySet.as_manager()
 
@@ -221,6 +224,12 @@ class Job(ChainPart, models.Model):
                 condition=Q(schedule_name__isnull=False),
                 name="jobchains_schedule",
             ),
+            # Jobs that may still expire. The first condition is false for other jobs.
+            models.Index(
+                fields=["expires_at"],
+                condition=Q(expires_at__isnull=False) & Q(attempt=0, status__in=(Status.BLOCKED, Status.PENDING)),
+                name="jobchains_expiring",
+            ),
         )
 
     def __str__(self) -> str:
@@ -230,6 +239,17 @@ class Job(ChainPart, models.Model):
     def blockers(self) -> "list[Chain[Any]]":
         """The chains that the job waits for or has waited for, in their declared order, read from the database."""
         return Chain.blockers_of([self.id], self._state.db or get_settings().DATABASE).get(self.id, [])
+
+    @property
+    def may_expire(self) -> bool:
+        """Whether it expires at ``expires_at`` if it does not start before."""
+        is_waiting = self.status in (Status.BLOCKED, Status.PENDING) and not self.attempt
+        return is_waiting and self.expires_at is not None
+
+    @property
+    def is_expired(self) -> bool:
+        """Whether it was cancelled because it had not started when it expired."""
+        return _is_expired(self)
 
     @property
     def finite_max_attempts(self) -> int | None:
@@ -348,6 +368,9 @@ class Chain(ChainPart[OutputT_co], models.Model):
     #: The schedule that the chain comes from, and the tick that it is for. None for other chains.
     schedule_name = models.CharField(_("schedule"), max_length=SCHEDULE_NAME_LENGTH, null=True)  # noqa: DJ001
     scheduled_for = models.DateTimeField(_("scheduled for"), null=True)
+    #: Of the current job.
+    expires_at = models.DateTimeField(_("expires at"), null=True)
+    cancel_requested_at = models.DateTimeField(_("cancel requested at"), null=True)
 
     #: True if enqueueing returned an existing chain.
     deduplicated = False
@@ -428,6 +451,11 @@ class Chain(ChainPart[OutputT_co], models.Model):
         if self.status == Status.COMPLETED:
             output = output_codec(self.last_type_name, self.job_type).validate(output, InvalidOutput)
         return output
+
+    @property
+    def is_expired(self) -> bool:
+        """Whether it was cancelled because its current job had not started when it expired."""
+        return _is_expired(self)
 
     @property
     def last_type_name(self) -> str:
@@ -525,6 +553,13 @@ class ShownStatus(models.TextChoices):
     COMPLETED = "completed", _("completed")
     FAILED = "failed", _("failed")
     CANCELLED = "cancelled", _("cancelled")
+    #: Cancelled, because it had not started when it expired.
+    EXPIRED = "expired", _("expired")
+
+
+def _is_expired(row: Job | Chain) -> bool:
+    is_due = row.expires_at is not None and row.cancel_requested_at == row.expires_at
+    return is_due and row.status == Status.CANCELLED
 
 
 def shown_status(job: Job, times: Times, *, is_last: bool = True) -> ShownStatus:
@@ -534,6 +569,8 @@ def shown_status(job: Job, times: Times, *, is_last: bool = True) -> ShownStatus
         return ShownStatus.CONTINUED
     if job.status == Status.RUNNING and job.cancel_requested_at:
         return ShownStatus.STOPPING
+    if job.is_expired:
+        return ShownStatus.EXPIRED
     return ShownStatus(job.status)
 
 

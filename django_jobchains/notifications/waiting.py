@@ -207,7 +207,7 @@ def result_of(end: ChainEnd, job_type: Any) -> Any:
     if end.status == Status.FAILED:
         raise ChainFailed(end.chain_id, decode_text(end.error or ""))
     if end.status == Status.CANCELLED:
-        raise ChainCancelled(end.chain_id)
+        raise ChainCancelled(end.chain_id, is_expired=bool(end.is_expired))
     expected = None if isinstance(job_type, str) else job_type
     return output_codec(end.type_name, expected).decode(decode_json(end.output or "null", InvalidOutput), InvalidOutput)
 

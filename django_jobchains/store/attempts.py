@@ -120,14 +120,18 @@ class Attempts(Part):
         return bool(self.db.fetch(self._failed_attempt, [key[0].hex, key[1], kind]))
 
     @retried
-    def hand_back(self, keys: Sequence[AttemptKey], effects: Effects | None = None) -> set[AttemptKey]:
+    def hand_back(
+        self, keys: Sequence[AttemptKey], effects: Effects | None = None, *, has_begun: bool = True
+    ) -> set[AttemptKey]:
         """Make unfinished jobs pending again, with their due time and attempt count as before; return those still held.
 
-        Jobs that other transactions have locked are skipped.
+        ``has_begun``: False if their handlers were not called, so that they can still expire. Jobs that other
+        transactions have locked are skipped.
         """
         rows = [(job_id.hex, number) for job_id, number in keys]
+        assignments = f"{self._hand_back}, expires_at = NULL" if has_begun else self._hand_back
         with self.db.transaction():
-            written = self._writes.update(self._hand_back, "job_id uuid, n int", rows)
+            written = self._writes.update(assignments, "job_id uuid, n int", rows)
             self._writes.follow_up(written, effects or Effects())
         return {row.key for row in written}
 

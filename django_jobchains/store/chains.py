@@ -23,7 +23,7 @@ from django_jobchains.store.database import Database, Part, ids_json, statement
 from django_jobchains.store.errors import is_lock_timeout, retried
 from django_jobchains.store.jobs import Jobs
 from django_jobchains.store.last_jobs import LastJob, LastJobs
-from django_jobchains.store.rows import ChainEnd, ChainLifetime, Effects, NewJob
+from django_jobchains.store.rows import ChainEnd, ChainLifetime, Effects, ExpiredJob, NewJob
 from django_jobchains.store.writes import DeferredWrites
 
 #: The limit of references to a chain that an error names.
@@ -119,13 +119,22 @@ class Chains(Part):
         return {self.db.id(chain_id) for _, chain_id, _ in changed}
 
     @retried
+    def expire(self, limit: int, effects: Effects) -> list[ExpiredJob]:
+        """Cancel jobs that have not started and have expired, the longest expired first. Locked jobs are skipped."""
+        with self.db.transaction():
+            rows = self.db.fetch(self._expire, [limit])
+            expired = [ExpiredJob(self.db.id(id_), self.db.id(chain_id), *rest) for id_, chain_id, *rest in rows]
+            self._blockers.resolve([job.chain_id for job in expired], effects)
+        return expired
+
+    @retried
     def retry(self, ids: Collection[UUID], effects: Effects) -> set[UUID]:
         """Make failed and cancelled jobs pending and due now, or blocked while a blocker is open. Return their ids.
 
         ``ids`` are ids of chains, which stand for their last jobs, or ids of later jobs. A job with
         ``on_blocker_failure="fail"`` whose blocker is still failed or cancelled fails again at once. The counts of
-        attempts and crashes and their history are kept. Raises ``JobNotFound`` without having changed anything. Jobs
-        with other statuses are not changed.
+        attempts and crashes and their history are kept, and the jobs no longer expire. Raises ``JobNotFound`` without
+        having changed anything. Jobs with other statuses are not changed.
         """
         with self.db.transaction():
             job_ids = self._last_jobs.lock_current(ids)
@@ -229,7 +238,9 @@ class Chains(Part):
     def _lifetimes(self) -> str:
         created_at = f"(SELECT first.created_at FROM {self.tables.job} AS first WHERE first.id = job.chain_id)"
         return f"""
-            SELECT job.chain_id, job.chain_type_name, job.status, {self.db.seconds(created_at, "job.finished_at")}
+            SELECT job.chain_id, job.chain_type_name,
+                CASE WHEN job.status = 'cancelled' AND {self.db.is_expired} THEN 'expired' ELSE job.status END,
+                {self.db.seconds(created_at, "job.finished_at")}
             FROM {self.tables.job} AS job
             WHERE job.id {self._last_jobs.any_last_job} AND job.status || '' IN ('completed', 'failed', 'cancelled')
         """
@@ -237,8 +248,9 @@ class Chains(Part):
     @statement
     def _results(self) -> str:
         return f"""
-            SELECT chain_id, status, {self.db.json_text("output")}, last_error, type_name, chain_type_name
-            FROM {self.tables.job} WHERE id {self.db.any_id}
+            SELECT chain_id, status, {self.db.json_text("output")}, last_error, type_name, chain_type_name,
+                {self.db.is_expired}
+            FROM {self.tables.job} AS job WHERE id {self.db.any_id}
         """
 
     @statement
@@ -263,11 +275,26 @@ class Chains(Part):
         """
 
     @statement
+    def _expire(self) -> str:
+        late = f"""
+            SELECT late.id FROM {self.tables.job} AS late {self.db.by_index("jobchains_expiring")}
+            WHERE late.expires_at <= {self.db.now} AND late.attempt = 0 AND late.status IN ('blocked', 'pending')
+            ORDER BY late.expires_at LIMIT %s {self.db.skip_lock("late")}
+        """
+        return f"""
+            UPDATE {self.tables.job} AS job SET status = 'cancelled', cancel_requested_at = job.expires_at,
+                finished_at = clock.now
+            FROM {self.db.clock}
+            WHERE job.id {self.db.any_of(late)} AND job.status || '' IN ('blocked', 'pending')
+            RETURNING id, chain_id, type_name, lease_number
+        """
+
+    @statement
     def _retry(self) -> str:
         return f"""
             UPDATE {self.tables.job} AS job
             SET status = CASE WHEN {self._blockers.has_open_link()} THEN 'blocked' ELSE 'pending' END,
-                run_at = clock.now, finished_at = NULL, cancel_requested_at = NULL
+                run_at = clock.now, finished_at = NULL, cancel_requested_at = NULL, expires_at = NULL
             FROM {self.db.clock} WHERE job.id {self.db.any_id} AND job.status IN ('failed', 'cancelled')
             RETURNING id, type_name, status, chain_id
         """
@@ -300,8 +327,7 @@ def _end_of(last_job: LastJob, result: ChainEnd | None) -> ChainEnd:
     if result and result.status == last_job.status:
         return result
     status = "running" if last_job.status in FINAL else last_job.status
-    types = {"type_name": last_job.type_name, "chain_type_name": last_job.chain_type_name}
-    return ChainEnd(last_job.chain_id, status, **types)
+    return ChainEnd(last_job.chain_id, status, type_name=last_job.type_name, chain_type_name=last_job.chain_type_name)
 
 
 def _refuse_missing(chain_ids: Iterable[UUID], found: Collection[UUID]) -> None:

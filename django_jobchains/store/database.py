@@ -371,6 +371,11 @@ class Database(ABC):
         """
         return f"(COALESCE(cancel_requested_at = cancel_requested_at, false) OR {self.is_to_be_cancelled('chain_id')})"
 
+    @property
+    def is_expired(self) -> str:
+        """SQL of whether a cancelled job had not started when it expired."""
+        return "COALESCE(job.cancel_requested_at = job.expires_at, false)"
+
     def is_to_be_cancelled(self, chain_id: str) -> str:
         """SQL of whether ``chains.cancel`` found the chain's job locked: see ``DeferredWrites``."""
         condition = f"later.job_id = {chain_id} AND later.kind = 'cancel'"

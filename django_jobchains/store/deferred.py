@@ -165,7 +165,7 @@ class Deferred(Part):
                 end = self._attempts.fail if attempt.ending == "failed" else self._attempts.reschedule
                 is_written = bool(end([attempt.row], effects))
             case _:
-                is_written = bool(self._attempts.hand_back([attempt.key], effects))
+                is_written = bool(self._attempts.hand_back([attempt.key], effects, has_begun=attempt.has_begun))
         return is_written or bool(self._leases.check([attempt.key]).lost)
 
     def _cancel_if_free(self, row: DeferredRow, effects: Effects) -> bool:

@@ -15,7 +15,7 @@ from django_jobchains.store.blockers import Blockers
 from django_jobchains.store.database import Database, Part, statement, statements
 from django_jobchains.store.deduplication import Keys, lock_id
 from django_jobchains.store.errors import retried, retried_at_read_committed
-from django_jobchains.store.rows import ClaimedJob, CreatedJob, Effects, NewJob
+from django_jobchains.store.rows import ClaimedJob, CreatedJob, Effects, ExpiredJob, NewJob
 
 #: The limits of one statement: the number of jobs, and of characters in their inputs. They bound the memory that its
 #: parameters take.
@@ -28,15 +28,25 @@ _OWN_COLUMNS = "id uuid, chain_id uuid, chain_index int, input jsonb"
 _SHARED_COLUMNS = (
     "chain_type_name text, type_name text, queue text, priority int, run_at timestamptz, delay_seconds float, "
     "max_attempts int, status text, deduplication_key text, on_blocker_failure text, lease_number int, context text, "
-    "key_seconds float, schedule_name text, scheduled_for timestamptz"
+    "key_seconds float, schedule_name text, scheduled_for timestamptz, expires_at timestamptz, expires_seconds float"
 )
 _COLUMNS = f"{_OWN_COLUMNS}, {_SHARED_COLUMNS}".replace("input jsonb", "input text")
 _NAMES = [column.split()[0] for column in _COLUMNS.split(", ")]
 _SHARED_NAMES = [column.split()[0] for column in _SHARED_COLUMNS.split(", ")]
 #: The values of a job that its shared columns are made from.
 _shared_values = attrgetter("is_cancelled", "deduplicate", *{*_SHARED_NAMES} - {"status", "key_seconds"})
+_TIMES = ("run_at", "scheduled_for", "expires_at")
 #: Columns that keep their default, 0 or NULL, in most jobs.
-_RARE = ("priority", "delay_seconds", "max_attempts", "lease_number", "context", "deduplication_key", "schedule_name")
+_RARE = (
+    "priority",
+    "delay_seconds",
+    "max_attempts",
+    "lease_number",
+    "context",
+    "deduplication_key",
+    "schedule_name",
+    "expires_seconds",
+)
 #: The job of a row with one of these keys may not be due yet.
 _NOT_YET = {"run_at", "delay_seconds", "status"}
 
@@ -99,15 +109,22 @@ class Jobs(Part, ABC):
         leases: Mapping[str, float],
         queues: Collection[str] | None = None,
         excluded: Collection[str] = (),
+        expired: list[ExpiredJob] | None = None,
     ) -> list[ClaimedJob]:
         """Claim up to ``limit`` due jobs, the most urgent first: by higher priority, then by earlier due time.
 
         ``leases`` maps the type names to claim to the seconds of their leases; ``queues`` None is every queue except
-        those in ``excluded``.
+        those in ``excluded``. Jobs that should have started earlier are claimed too, and asked to stop. They are not
+        returned, but added to ``expired``, for the caller to hand back, which cancels them.
         """
         if not leases or limit < 1:
             return []
-        jobs = [self._claimed(row, worker) for row in self._claim(worker, limit, leases, queues, excluded)]
+        rows = self._claim(worker, limit, leases, queues, excluded)
+        jobs = [self._claimed(row, worker) for row in rows if row[20]]
+        if expired is not None and len(jobs) < len(rows):
+            expired += [
+                ExpiredJob(self.db.id(row[0]), self.db.id(row[1]), row[4], row[9]) for row in rows if not row[20]
+            ]
         return sorted(jobs, key=lambda job: (-job.priority, job.run_at, job.id.int))
 
     @abstractmethod
@@ -129,7 +146,10 @@ class Jobs(Part, ABC):
 
     @property
     def _claimed_columns(self) -> str:
-        """The fields of ``ClaimedJob``, in its order and without the worker and the key."""
+        """The fields of ``ClaimedJob``, in its order and without the worker and the key.
+
+        The time of the attempt, the last one, is NULL for a job that has expired.
+        """
         return f"""
             id, chain_id, chain_index, chain_type_name, type_name, queue, priority,
             {self.db.time_as_text("run_at")}, attempt, lease_number, max_attempts, input, last_error,
@@ -143,6 +163,18 @@ class Jobs(Part, ABC):
         times = time(row[7]), time(row[13]), row[19] and time(row[19]), time(row[20])
         values = (job_id, chain_id, *row[2:7], times[0], *row[8:13], times[1], *row[14:19], *times[2:])
         return ClaimedJob._make((*values, worker, (job_id, row[9])))
+
+    def _started(self, now: str) -> str:
+        """SQL of the assignments of a claim at this time. They ask a job that has expired to stop, with no attempt.
+
+        The request has the time of the limit, by which jobs that have expired are told from others that are cancelled.
+        """
+        is_expired = f"job.expires_at <= {now} AND job.attempt = 0"
+        return f"""
+            status = 'running', attempt = attempt + 1, lease_number = lease_number + 1, leased_by = %s,
+            cancel_requested_at = CASE WHEN {is_expired} THEN job.expires_at ELSE job.cancel_requested_at END,
+            last_attempt_at = CASE WHEN {is_expired} THEN NULL ELSE {now} END
+        """
 
     @statement
     def _look(self) -> str:
@@ -184,10 +216,9 @@ class Jobs(Part, ABC):
         if job.chain_index or job.chain_id is not job.id:
             row["chain_id"], row["chain_index"] = job.chain_id.hex, job.chain_index
             row["chain_type_name"] = job.chain_type_name
-        if job.run_at is not None:
-            row["run_at"] = self.db.time_text(job.run_at)
-        if job.scheduled_for is not None:
-            row["scheduled_for"] = self.db.time_text(job.scheduled_for)
+        for name in _TIMES:
+            if (time := getattr(job, name)) is not None:
+                row[name] = self.db.time_text(time)
         for name in _RARE:
             if value := getattr(job, name):
                 row[name] = value
@@ -207,16 +238,19 @@ class Jobs(Part, ABC):
         if are_alike:
             rows = self.db.arrays(_OWN_COLUMNS, _SHARED_COLUMNS)
         run_at = self.db.latest("d.run_at", self.db.after("clock.now", "COALESCE(d.delay_seconds, 0)"))
+        expires_at = f"ELSE {self.db.after(run_at, 'd.expires_seconds')} END"
         insert = f"""
             INSERT INTO {self.tables.job} (id, chain_id, chain_index, chain_type_name, type_name, queue, priority,
                 run_at, max_attempts, input, status, deduplication_key, on_blocker_failure, finished_at, attempt,
-                lease_number, context, crashes, created_at, deduplicates_until, schedule_name, scheduled_for)
+                lease_number, context, crashes, created_at, deduplicates_until, schedule_name, scheduled_for,
+                expires_at)
             SELECT d.id, COALESCE(d.chain_id, d.id), COALESCE(d.chain_index, 0),
                 COALESCE(d.chain_type_name, d.type_name), d.type_name, d.queue, COALESCE(d.priority, 0),
                 {run_at}, d.max_attempts, d.input{self.db.json_cast}, COALESCE(d.status, 'pending'),
                 d.deduplication_key, d.on_blocker_failure, CASE d.status WHEN 'cancelled' THEN clock.now END, 0,
                 COALESCE(d.lease_number, 0), d.context{self.db.json_cast}, 0, clock.now,
-                {self.db.after("clock.now", "d.key_seconds")}, d.schedule_name, d.scheduled_for
+                {self.db.after("clock.now", "d.key_seconds")}, d.schedule_name, d.scheduled_for,
+                CASE WHEN d.expires_seconds IS NULL THEN d.expires_at {expires_at}
             FROM {rows} CROSS JOIN {self.db.clock} WHERE true
         """
         time = self.db.time_as_text("created_at")

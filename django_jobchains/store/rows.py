@@ -58,6 +58,9 @@ class NewJob:
     #: The schedule that the chain comes from, and its tick. Each job of the chain has them.
     schedule_name: str | None = None
     scheduled_for: datetime | None = None
+    #: When the job expires if it has not started: at a time, or this long after it is due.
+    expires_at: datetime | None = None
+    expires_seconds: float | None = None
 
 
 class CreatedJob(NamedTuple):
@@ -127,6 +130,8 @@ class ChainEnd(NamedTuple):
     #: The type of the last job.
     type_name: str = ""
     chain_type_name: str = ""
+    #: Whether it was cancelled because its last job had not started when it expired.
+    is_expired: bool = False
 
     @property
     def is_final(self) -> bool:
@@ -134,7 +139,7 @@ class ChainEnd(NamedTuple):
 
 
 class ChainLifetime(NamedTuple):
-    """A chain that has ended, and the seconds from its creation to its end."""
+    """A chain that has ended, and the seconds from its creation to its end. The status may be "expired"."""
 
     chain_id: UUID
     type_name: str
@@ -180,6 +185,19 @@ class ClaimedJob(NamedTuple):
     def failures(self) -> int:
         """The number of failed attempts if this one fails, without crashes and reschedules."""
         return self.attempt - self.crashes - self.reschedules
+
+
+class ExpiredJob(NamedTuple):
+    """A job that had not started when it expired."""
+
+    id: UUID
+    chain_id: UUID
+    type_name: str
+    lease_number: int
+
+    @property
+    def key(self) -> AttemptKey:
+        return self.id, self.lease_number
 
 
 class HeldLease(NamedTuple):
@@ -238,6 +256,8 @@ class EndedAttempt:
     row: FinishedJob | FailedTry | AttemptKey
     #: The wait before the job is tried again if this cannot be written. None: the job fails.
     retry_seconds: float | None = 10
+    #: False if the job is handed back before its handler was called.
+    has_begun: bool = True
 
     @property
     def key(self) -> AttemptKey:
@@ -314,7 +334,7 @@ def outcome_json(values: Mapping[str, Any]) -> str:
 
 def outcome_values(attempt: EndedAttempt) -> dict[str, Any]:
     """Return how an attempt ended, without its key."""
-    row = {} if isinstance(attempt.row, tuple) else asdict(attempt.row)
+    row = {"has_begun": attempt.has_begun} if isinstance(attempt.row, tuple) else asdict(attempt.row)
     return {**row, "ending": attempt.ending, "retry_seconds": attempt.retry_seconds}
 
 
@@ -325,7 +345,7 @@ def ended_attempt(key: AttemptKey, values: Mapping[str, Any]) -> EndedAttempt:
         continuation = values["continuation"] and _new_job(values["continuation"])
         return EndedAttempt(ending, FinishedJob(*key, values["output"], continuation))
     if ending == "handed_back":
-        return EndedAttempt(ending, key)
+        return EndedAttempt(ending, key, has_begun=values.get("has_begun", True))
     texts = (values["error"], values["traceback"])
     when = (_time(values["run_at"]), values["delay_seconds"])
     return EndedAttempt(ending, FailedTry(*key, *texts, *when, values["is_failure"], values["kind"]))
@@ -368,6 +388,7 @@ def _new_job(values: Mapping[str, Any]) -> NewJob:
         "chain_id": UUID(values["chain_id"]),
         "run_at": _time(values["run_at"]),
         "scheduled_for": _time(values.get("scheduled_for")),
+        "expires_at": _time(values.get("expires_at")),
         "blockers": tuple(UUID(id_) for id_ in values["blockers"]),
         "accepted_blockers": None if accepted is None else frozenset(accepted),
         "blocker_slots": None if slots is None else tuple(slots),

@@ -225,8 +225,7 @@ class SQLiteJobs(Jobs):
                 LIMIT %s
             )
             UPDATE {self.tables.job} AS job
-            SET status = 'running', attempt = attempt + 1, lease_number = lease_number + 1, leased_by = %s,
-                leased_until = due.leased_until, last_attempt_at = due.now
+            SET {self._started("due.now")}, leased_until = due.leased_until
             FROM due WHERE job.id = due.id AND job.status || '' = 'pending'
             RETURNING {self._claimed_columns}
         """

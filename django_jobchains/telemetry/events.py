@@ -14,24 +14,14 @@ from django_jobchains.telemetry.names import MetricName
 
 #: The log levels of attempts by their ending. Other endings are warnings.
 _LEVELS = {
-    "completed": DEBUG,
-    "rescheduled": DEBUG,
-    "requeued": DEBUG,
-    "abandoned": DEBUG,  # An AttemptAbandoned was logged.
-    "cancelled": INFO,
-    "handed_back": INFO,
+    **dict.fromkeys(("completed", "rescheduled", "requeued", "abandoned"), DEBUG),  # An AttemptAbandoned was logged.
+    **dict.fromkeys(("cancelled", "handed_back"), INFO),
     "failed": ERROR,
 }
 _MARKS = {
-    "completed": "✓",
-    "retried": "↻",
-    "errored": "↻",
-    "rescheduled": "↷",
-    "requeued": "↷",
-    "failed": "✗",
-    "cancelled": "⊘",
-    "handed_back": "↩",
-}
+    "completed": "✓", "retried": "↻", "errored": "↻", "rescheduled": "↷", "requeued": "↷", "failed": "✗",
+    "cancelled": "⊘", "handed_back": "↩",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +131,9 @@ class AttemptAbandoned(Event):
     kind: str = "job"
 
     def line(self) -> str:
-        reason = self.reason.replace("_", " ")
-        if self.kind == "record":
-            return f"! {self.type_name} {self.job_id} is lost: {reason}"
-        return f"! job {self.job_id} lost its lease: {reason}"
+        is_record = self.kind == "record"
+        lost = f"{self.type_name} {self.job_id} is lost" if is_record else f"job {self.job_id} lost its lease"
+        return f"! {lost}: {self.reason.replace('_', ' ')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +150,6 @@ class AttemptStuck(Event):
     #: The number of such slots of the worker.
     stuck: int
     stack: str
-    #: "job" or "record".
     kind: str = "job"
 
     def line(self) -> str:
@@ -183,7 +171,6 @@ class OutcomeDelayed(Event):
     type_name: str
     seconds: float
     error: str
-    #: "job" or "record".
     kind: str = "job"
 
     def line(self) -> str:
@@ -250,6 +237,20 @@ class RecordCancelled(Event):
 
     def line(self) -> str:
         return f"⊘ {self.type_name} {self.record} cancelled before it started"
+
+
+@dataclass(frozen=True, slots=True)
+class JobExpired(Event):
+    """A job had not started when it expired, and is cancelled."""
+
+    counter = names.JOB_EXPIRED
+    style = "WARNING"
+    job_id: UUID
+    chain_id: UUID
+    type_name: str
+
+    def line(self) -> str:
+        return f"⊘ {self.type_name} {self.job_id} expired before it started"
 
 
 @dataclass(frozen=True, slots=True)
@@ -557,7 +558,7 @@ class ChainCreated(DetailEvent):
 
 @dataclass(frozen=True, slots=True)
 class ChainEnded(DetailEvent):
-    """A chain has ended. ``seconds``: from its creation to its end, by the database's clock."""
+    """A chain has ended. ``seconds``: from its creation to its end. ``status``: its status, or "expired"."""
 
     counter = names.CHAIN_ENDED
     chain_id: UUID

@@ -125,6 +125,12 @@ BLOCKED_FAILED = _counter(
     "Jobs that failed without an attempt, because a blocker failed or was cancelled",
     JOB_TYPE,
 )
+JOB_EXPIRED = _counter(
+    "jobchains.job.expired",
+    "{job}",
+    "Jobs that were cancelled because they had not started when they expired",
+    JOB_TYPE,
+)
 RECORD_CANCELLED = _counter(
     "jobchains.record.cancelled", "{record}", "Records that were cancelled instead of being started", JOB_TYPE
 )

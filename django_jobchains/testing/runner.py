@@ -25,10 +25,11 @@ from django_jobchains.exceptions import InvalidInput
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.handlers.job_log import JobLogBuffer
 from django_jobchains.models import Chain, Job
+from django_jobchains.notifications.wakeups import announced
 from django_jobchains.payloads.strict_json import decode
 from django_jobchains.schedules.firing import DeclaredSchedules, fire
 from django_jobchains.store import Store, get_store
-from django_jobchains.store.rows import ClaimedJob
+from django_jobchains.store.rows import ClaimedJob, ExpiredJob
 from django_jobchains.testing.records import RecordRunner, ThisThread
 from django_jobchains.values import Duration
 from django_jobchains.worker.end_writer import EndWriter, JobSink
@@ -58,9 +59,13 @@ def run_due_jobs(limit: int | None = None, *, raise_errors: bool = False, using:
 
     Attempts end as in a worker: an error reschedules its job. With ``raise_errors``, an attempt that is not completed
     raises an ``AssertionError`` with its traceback. Returns the outcomes of the attempts: a ``JobOutcome`` (``.job``,
-    ``.ending``, ``.error``) or a ``RecordOutcome`` (``.record`` instead of ``.job``) for each. Jobs come first.
+    ``.ending``, ``.error``) or a ``RecordOutcome`` (``.record`` instead of ``.job``) for each. Jobs come first. Jobs
+    that have expired are cancelled without an attempt.
     """
     store = get_store(using)
+    with announced(store) as effects:
+        while store.chains.expire(ATTEMPTS_LIMIT, effects):
+            pass
     records = {kind.name: kind for kind in get_registry().record_types() if kind.is_in(store.using)}
     context = WorkerContext(WorkerOptions(WORKER, store, name=socket.gethostname(), records=records))
     outcome_writer, log_buffer = EndWriter(context, JobSink(context)), context.log_buffer
@@ -120,11 +125,16 @@ def _claim(store: Store, limit: int | None) -> list[ClaimedJob]:
     """Claim the next job, with others of its type if its handler takes batches."""
     processors = {processor.job_type.name: processor for processor in get_registry().processors()}
     leases = {name: resolve(*processor.policies).lease.seconds for name, processor in processors.items()}
-    jobs = store.jobs.claim(WORKER, 1, leases)
+    expired: list[ExpiredJob] = []
+    jobs = store.jobs.claim(WORKER, 1, leases, expired=expired)
     for job in jobs:
         size = min(processors[job.type_name].batch_limit or 1, limit or ATTEMPTS_LIMIT)
-        jobs = [job, *store.jobs.claim(WORKER, size - 1, {job.type_name: leases[job.type_name]})]
-    return jobs
+        others = store.jobs.claim(WORKER, size - 1, {job.type_name: leases[job.type_name]}, expired=expired)
+        jobs = [job, *others]
+    if expired:  # They expired after the call had begun.
+        with announced(store) as effects:
+            store.attempts.hand_back([job.key for job in expired], effects, has_begun=False)
+    return jobs if jobs or not expired else _claim(store, limit)
 
 
 def _in_savepoint(store: Store, run: Callable[[], ResultT]) -> ResultT:

@@ -21,7 +21,14 @@ from django_jobchains.store.leases import CrashBackoff
 from django_jobchains.store.record_tables import RecordKey, RecordTable, StalledRecord
 from django_jobchains.store.retention import EndedChains
 from django_jobchains.telemetry import measured, report
-from django_jobchains.telemetry.events import BlockedJobsSwept, ChainsPruned, JobReaped, RecordCancelled, RecordReset
+from django_jobchains.telemetry.events import (
+    BlockedJobsSwept,
+    ChainsPruned,
+    JobExpired,
+    JobReaped,
+    RecordCancelled,
+    RecordReset,
+)
 from django_jobchains.text.errors import log_text
 from django_jobchains.worker.heartbeat import Heartbeat
 from django_jobchains.worker.held_leases import locked_seconds
@@ -196,6 +203,8 @@ class _TableResets:
 
 #: The limit of blocked jobs read in one transaction.
 SWEEP_LIMIT = 1_000
+#: The limit of expired jobs cancelled in one transaction.
+EXPIRE_LIMIT = 500
 #: The limit of rows of unused deduplication keys deleted in one statement.
 FORGET_LIMIT = 10_000
 
@@ -203,8 +212,9 @@ FORGET_LIMIT = 10_000
 class Unblocker(PeriodicTask):
     """A periodic task that frees jobs that should not be blocked, and reports their number. There should be none.
 
-    It also deletes the rows of deduplication keys that are no longer in use. All workers would find the same rows, so
-    only the worker that started first does this.
+    It also cancels expired jobs that no worker has claimed, because they are blocked, their queue is paused, or no
+    worker serves them, and deletes the rows of deduplication keys that are no longer in use. All workers would find the
+    same rows, so only the worker that started first does this.
     """
 
     def __init__(self, context: WorkerContext, heartbeat: Heartbeat) -> None:
@@ -223,8 +233,12 @@ class Unblocker(PeriodicTask):
         with announced(self._store) as effects, waits, measured("sweep", self._worker):
             freed, self._after = self._store.blockers.sweep(SWEEP_LIMIT, self._after, effects)
         report(BlockedJobsSwept(self._worker, len(freed), tuple(freed)))
+        with announced(self._store) as effects, self._store.db.waits_at_most(LOCK_SECONDS):
+            expired = self._store.chains.expire(EXPIRE_LIMIT, effects)
+        for job in expired:
+            report(JobExpired(self._worker, job.id, job.chain_id, job.type_name))
         forgotten = self._store.keys.forget(FORGET_LIMIT)
-        return self._after is not None or forgotten == FORGET_LIMIT
+        return self._after is not None or len(expired) == EXPIRE_LIMIT or forgotten == FORGET_LIMIT
 
 
 #: The number of index entries that one statement reads.

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 
 from django_jobchains.attempts.outcome import Outcome, not_started
 from django_jobchains.notifications.wakeups import announced
-from django_jobchains.store.rows import AttemptKey, ClaimedJob
-from django_jobchains.telemetry import measured
+from django_jobchains.store.rows import AttemptKey, ClaimedJob, ExpiredJob
+from django_jobchains.telemetry import measured, report
+from django_jobchains.telemetry.events import JobExpired
 from django_jobchains.worker.end_writer import EndWriter
 from django_jobchains.worker.options import WorkerContext
 from django_jobchains.worker.records import RecordLane, RecordWorkers
@@ -139,13 +140,20 @@ class ClaimLoop:
             limit = min(claim.limit, room - len(claimed), self._room(lane))
             if not limit:
                 continue
-            since = time.monotonic()
-            with measured("claim", self._context.worker):
-                jobs = self._store.jobs.claim(self._context.worker, limit, lane.leases, claim.queues, claim.excluded)
+            since, worker = time.monotonic(), self._context.worker
+            expired: list[ExpiredJob] = []
+            with measured("claim", worker):
+                jobs = self._store.jobs.claim(worker, limit, lane.leases, claim.queues, claim.excluded, expired)
             if jobs:
                 self._count(len(jobs))
                 self._start(lane, jobs, since)
                 claimed += [job.type_name for job in jobs]
+            if expired:
+                self._count(len(expired))
+                claimed += [job.type_name for job in expired]
+                for job in expired:
+                    report(JobExpired(worker, job.id, job.chain_id, job.type_name))
+                self._hand_back([job.key for job in expired])
         return claimed
 
     def _start(self, lane: Lane, jobs: Sequence[ClaimedJob], since: float) -> None:
@@ -201,10 +209,13 @@ class ClaimLoop:
             self._hand_back(keys_of(waiting))
 
     def _hand_back(self, keys: list[AttemptKey]) -> None:
-        """Hand jobs back. If that fails, or another transaction has locked a job, the next step retries."""
+        """Hand jobs back that have not begun, which cancels those that have expired.
+
+        If that fails, or another transaction has locked a job, the next step retries.
+        """
         self._unwanted += keys
         with announced(self._store) as effects, self._store.db.waits_at_most(LOCK_SECONDS):
-            written = self._store.attempts.hand_back(self._unwanted, effects)
+            written = self._store.attempts.hand_back(self._unwanted, effects, has_begun=False)
         lost = self._store.leases.check([key for key in self._unwanted if key not in written]).lost
         gone = [key for key in self._unwanted if key in written or key in lost]
         self._leases.release(gone)

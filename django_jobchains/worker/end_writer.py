@@ -362,7 +362,9 @@ class JobSink(Sink[Outcome]):
         if kind is OutcomeKind.COMPLETED:
             written = attempts.finish(rows, effects)
         elif kind is OutcomeKind.HANDED_BACK:
-            written = attempts.hand_back(rows, effects)
+            begun = [outcome.job.key for outcome in outcomes if outcome.processor]
+            waiting = [outcome.job.key for outcome in outcomes if not outcome.processor]
+            written = attempts.hand_back(begun, effects) | attempts.hand_back(waiting, effects, has_begun=False)
         else:
             end = attempts.fail if kind is OutcomeKind.FAILED else attempts.reschedule
             written = statuses = end(rows, effects)
@@ -470,6 +472,7 @@ def ended_attempts(outcomes: Collection[Outcome]) -> list[EndedAttempt]:
             outcome.ending.value,  # type: ignore[arg-type]
             outcome.finished or outcome.failed or outcome.job.key,
             outcome.retry_seconds(),
+            has_begun=outcome.processor is not None,
         )
         for outcome in outcomes
         if outcome.effects is None and outcome.ending is not OutcomeKind.ABANDONED

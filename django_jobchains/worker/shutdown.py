@@ -60,7 +60,7 @@ class Shutdown:
         for pool in self._components.pools:
             waiting = pool.take_back(waited_seconds=0)
             self._components.records.hand_back(waiting)
-            self._hand_back(keys_of(waiting))
+            self._hand_back(keys_of(waiting), has_begun=False)
             pool.close()
 
     def _drain(self, deadline: float) -> None:
@@ -104,23 +104,23 @@ class Shutdown:
         self._hand_back(keys, ended_attempts(pending))
         return len(keys) + self._components.records.finish(self._step_seconds)
 
-    def _hand_back(self, keys: list[AttemptKey], ended: Sequence[EndedAttempt] = ()) -> None:
-        """Hand jobs back, and store ends.
+    def _hand_back(self, keys: list[AttemptKey], ended: Sequence[EndedAttempt] = (), *, has_begun: bool = True) -> None:
+        """Hand jobs back, and store ends. ``has_begun``: whether the handlers of ``keys`` may have been called.
 
         ``ended``: attempts that have ended and whose outcomes could not be written, for example because of a lock.
         """
         if not keys and not ended:
             return
         self._components.context.leases.release([*keys, *(attempt.key for attempt in ended)])
-        if not returns_within(self._step_seconds, partial(self._write_back, keys, ended), "hand-back"):
+        if not returns_within(self._step_seconds, partial(self._write_back, keys, ended, has_begun), "hand-back"):
             self._step_seconds = STEP_AFTER_SILENCE_SECONDS
             logger.warning("The database does not answer. Jobs are reclaimed when their leases expire.")
 
-    def _write_back(self, keys: list[AttemptKey], ended: Sequence[EndedAttempt]) -> None:
+    def _write_back(self, keys: list[AttemptKey], ended: Sequence[EndedAttempt], has_begun: bool) -> None:
         try:
-            locked = self._hand_back_unlocked(keys)
+            locked = self._hand_back_unlocked(keys, has_begun)
             if ended or locked:
-                self._defer([*ended, *(EndedAttempt("handed_back", key) for key in locked)])
+                self._defer([*ended, *(EndedAttempt("handed_back", key, has_begun=has_begun) for key in locked)])
                 logger.warning(DEFERRED, len(ended), len(locked))
         except Exception as error:
             text = "Jobs could not be handed back; they are reclaimed when their leases expire: %s"
@@ -140,12 +140,12 @@ class Shutdown:
             for attempt in ended:
                 self._defer([attempt])
 
-    def _hand_back_unlocked(self, keys: list[AttemptKey]) -> list[AttemptKey]:
+    def _hand_back_unlocked(self, keys: list[AttemptKey], has_begun: bool) -> list[AttemptKey]:
         """Hand jobs back. Return the keys of those that are locked, for example by a handler inside ``complete()``."""
         written: set[AttemptKey] = set()
         try:
             with announced(self._store) as effects, self._store.db.waits_at_most(LOCK_SECONDS):
-                written = self._store.attempts.hand_back(keys, effects)
+                written = self._store.attempts.hand_back(keys, effects, has_begun=has_begun)
         except OperationalError as error:
             if not blames_statement(error):
                 raise
@@ -193,6 +193,6 @@ class Shutdown:
             if not thread.join(deadline):
                 logger.warning("%s did not end in time.", thread.name)
         # The jobs of a claim that ended while the claim loop was being closed.
-        self._hand_back(components.context.leases.held())
+        self._hand_back(components.context.leases.held(), has_begun=False)
         components.records.finish(self._step_seconds)
         components.heartbeat.leave(self._step_seconds)

@@ -151,18 +151,24 @@ class Chains(RuleBasedStateMachine):
         limit=st.integers(1, 4),
         types=st.sampled_from([["mail", "ship"], ["mail", "ship"], ["mail"], ["ship"]]),
         queues=st.sampled_from([None, None, ["default"], ["slow"]]),
+        dies=flags,
     )
-    def claim(self, limit, types, queues):
-        self.take(limit, types, queues)
+    def claim(self, limit, types, queues, dies):
+        self.take(limit, types, queues, dies=dies)
 
-    def take(self, limit, types, queues):
+    def take(self, limit, types, queues, *, dies=False):
+        """Claim jobs, and hand those back that have expired, unless the worker ``dies`` before."""
         hours = {name: TYPES[name] for name in types}
         worker = f"worker-{limit}"
         expected = self.model.claim(worker, limit, hours, queues, self.times)
         seconds = {name: value * HOUR for name, value in hours.items()}
-        claimed = self.store.jobs.claim(worker, limit, seconds, queues)
-        assert [job.key for job in claimed] == expected
+        expired = []
+        claimed = self.store.jobs.claim(worker, limit, seconds, queues, expired=expired)
+        late = {job.key for job in expired}
+        assert ([job.key for job in claimed], late) == expected
         self.attempts.update((job.key, job) for job in claimed)
+        if late and not dies:
+            self.hand_back_in_both(late, has_begun=False)
 
     @rule(numbers=some, stale=flags)
     def renew(self, numbers, stale):
@@ -202,11 +208,23 @@ class Chains(RuleBasedStateMachine):
                 lambda model: model.end_failed(keys, "pending", delay),
             )
 
-    @rule(numbers=some, stale=flags)
-    def hand_back(self, numbers, stale):
-        keys = self.keys(numbers, stale=stale)
+    @rule(numbers=some, stale=flags, has_begun=st.booleans())
+    def hand_back(self, numbers, stale, has_begun):
+        self.hand_back_in_both(self.keys(numbers, stale=stale), has_begun=has_begun)
+
+    def hand_back_in_both(self, keys, *, has_begun):
         hand_back = self.store.attempts.hand_back
-        self.both(lambda effects: hand_back(list(keys), effects), lambda model: model.hand_back(keys))
+        self.both(
+            lambda effects: hand_back(list(keys), effects, has_begun=has_begun),
+            lambda model: model.hand_back(keys, has_begun=has_begun),
+        )
+
+    @precondition(lambda self: self.model.jobs)
+    @rule()
+    def expire(self):
+        self.both(
+            lambda effects: {job.id for job in self.store.chains.expire(100, effects)}, lambda model: model.expire()
+        )
 
     @rule(limit=st.integers(1, 4), hours=st.sampled_from([0, 2, 3]))
     def reap(self, limit, hours):

@@ -109,6 +109,7 @@ class Model(Tables):
             wanted,
             self.now,
             "blocked" if new.blockers else "pending",
+            expires_at=new.expires_seconds and wanted + new.expires_seconds / 3600,
         )
         if new.is_cancelled:
             self.end(job, "cancelled")
@@ -169,10 +170,17 @@ class Model(Tables):
                 groups.setdefault((job.queue, job.type, job.priority), []).append(job)
         # A claim takes group after group, ordered by the first job of each. A dict keeps that order.
         claimed = sorted([job for group in groups.values() for job in group][:limit], key=order)
+        late = [job for job in claimed if self.is_late(job)]
         for job in claimed:
             job.status, job.leased_by, job.leased_until = "running", worker, self.now + hours[job.type]
             job.attempt, job.lease, job.last_attempt_at = job.attempt + 1, job.lease + 1, self.now
-        return [(job.id, job.lease) for job in claimed]
+        for job in late:
+            job.is_stopped = job.is_late = True
+            job.last_attempt_at = None
+        return [(job.id, job.lease) for job in claimed if job not in late], {(job.id, job.lease) for job in late}
+
+    def is_late(self, job):
+        return job.expires_at is not None and job.expires_at <= self.now and not job.attempt
 
     def renew(self, keys, hours):
         """Renew leases, and return the attempts that lost their leases and the attempts that should stop."""
@@ -209,10 +217,12 @@ class Model(Tables):
         self.resolve({job.chain for job in held.values() if job.status in FINAL})
         return {key: job.status for key, job in held.items()}
 
-    def hand_back(self, keys):
+    def hand_back(self, keys, *, has_begun=True):
         held = {key: job for key in keys if (job := self.held(key))}
         for job in held.values():
             job.attempt -= 1
+            if has_begun:
+                job.expires_at, job.is_late = None, False
             self.end(job, "cancelled" if job.is_stopped else "pending")
         self.resolve({job.chain for job in held.values() if job.status in FINAL})
         return set(held)
@@ -251,11 +261,19 @@ class Model(Tables):
         self.resolve({job.chain for job in changed if job.status == "cancelled"})
         return {job.chain for job in changed}
 
+    def expire(self):
+        late = [job for job in self.jobs.values() if job.status in ("blocked", "pending") and self.is_late(job)]
+        for job in late:
+            job.is_stopped = job.is_late = True
+            self.end(job, "cancelled")
+        self.resolve({job.chain for job in late})
+        return {job.id for job in late}
+
     def retry(self, jobs):
         stopped = [job for id_ in self.job_ids_of(jobs) if (job := self.jobs[id_]).status in STOPPED]
         for job in stopped:
             self.end(job, "blocked" if self.open_links(job.id) else "pending")
-            job.run_at, job.is_stopped = self.now, False
+            job.run_at, job.is_stopped, job.expires_at, job.is_late = self.now, False, None, False
         self.resolve(self.free([job.id for job in stopped if job.status == "blocked"]))
         return {job.id for job in stopped}
 

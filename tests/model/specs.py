@@ -38,6 +38,8 @@ class Spec:
     excluded: tuple[int, ...]
     #: Whether its blockers should be chains that wait for its own chain.
     closes_circle: bool
+    #: Hours after it is due.
+    expires: float | None
 
 
 specs = st.builds(
@@ -53,6 +55,7 @@ specs = st.builds(
     window=st.sampled_from([None, 1.5]),
     excluded=st.lists(picks, max_size=1).map(tuple),
     closes_circle=flags,
+    expires=st.sampled_from([None, None, 0.5, 2.5]),
 )
 #: The end of an attempt: None for an output, or a continuation.
 outcomes = st.one_of(st.none(), specs)
@@ -68,6 +71,7 @@ def new_job(spec, id_, chains, before):
     blockers = [chain for chain in pick(chains, spec.blockers) if not before or chain != before.chain_id]
     new = NewJob(id_, id_, 0, spec.type, spec.type, spec.queue, "{}", spec.priority)
     new.delay_seconds, new.on_blocker_failure, new.blockers = spec.delay * HOUR, spec.policy, tuple(blockers)
+    new.expires_seconds = spec.expires and spec.expires * HOUR
     if before:
         new.chain_id, new.chain_index = before.chain_id, before.chain_index + 1
         new.chain_type_name, new.deduplication_key = before.chain_type_name, before.deduplication_key

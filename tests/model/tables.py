@@ -37,6 +37,9 @@ class Row:
     finished_at: float | None = None
     completed_by: str | None = None
     is_stopped: bool = False
+    expires_at: float | None = None
+    #: Whether it was asked to stop because it had expired.
+    is_late: bool = False
 
 
 @dataclass
@@ -105,4 +108,6 @@ def _row(job, hours):
         finished_at=hours(job.finished_at),
         completed_by=job.completed_by,
         is_stopped=job.cancel_requested_at is not None,
+        expires_at=hours(job.expires_at),
+        is_late=job.expires_at is not None and job.cancel_requested_at == job.expires_at,
     )

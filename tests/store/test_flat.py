@@ -51,6 +51,10 @@ def _reap(store, _):
     assert len(store.leases.reap(10, Backoff(), 10)) == 10
 
 
+def _expire(store, _):
+    assert len(store.chains.expire(10, Effects())) == 10
+
+
 def _idle(run):
     return Call(0, lambda store: None, lambda store, _: run(store))
 
@@ -64,6 +68,8 @@ CALLS = {
     "claim nothing": _idle(lambda store: store.jobs.claim("worker", 10, LEASES)),
     "claim nothing of a queue": _idle(lambda store: store.jobs.claim("worker", 10, LEASES, QUEUES)),
     "claim nothing excluding one": _idle(lambda store: store.jobs.claim("worker", 10, LEASES, None, QUEUES)),
+    "expire": Call(10, lambda store: create(store, 10, expires_seconds=-1.0), _expire),
+    "expire nothing": _idle(lambda store: store.chains.expire(10, Effects())),
     "next_due": _idle(lambda store: store.jobs.next_due(LEASES)),
     "next_due of a queue": _idle(lambda store: store.jobs.next_due(LEASES, QUEUES)),
     "next_due excluding one": _idle(lambda store: store.jobs.next_due(LEASES, None, QUEUES)),

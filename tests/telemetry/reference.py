@@ -121,7 +121,7 @@ ATTRIBUTES = {
     names.JOB_STATUS: "`due`, `scheduled`, `blocked` or `running`; of records `due`, `queued` (all that wait, "
     "including due ones), `processing`, `errored` and `failed`",
     names.CHAIN_TYPE: "The type of the chain's first job",
-    names.CHAIN_STATUS: "`completed`, `failed` or `cancelled`",
+    names.CHAIN_STATUS: "`completed`, `failed`, `cancelled`, or `expired` if a job did not start in time",
     names.SLOT_STATE: "`idle`, `busy` or `stuck`",
     names.SLOT_KIND: "`thread`, `async`, or `process` for a slot that waits for a child process",
     names.SCHEDULE: "The name of the schedule",

@@ -67,6 +67,8 @@ COUNTED = [
      f"✗ ship {A} failed without an attempt: no", "jobchains.blocked.failed", "ship"),
     (events.RecordCancelled("w", "1", "shop"), "INFO",
      "⊘ shop 1 cancelled before it started", "jobchains.record.cancelled", "shop"),
+    (events.JobExpired("w", A, A, "ship"), "INFO",
+     f"⊘ ship {A} expired before it started", "jobchains.job.expired", "ship"),
     (events.OutcomeDelayed("w", A, "ship", 9.04, "no"), "WARNING",
      f"! ship {A} has ended, not stored for 9.0 s: no", "jobchains.outcome.delayed", "ship"),
     (events.ScheduleFailed("w", "nightly", "no"), "ERROR",

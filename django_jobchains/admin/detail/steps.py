@@ -53,6 +53,7 @@ class Presenter:
             "summary": self.summary(step),
             "created": self.timestamps.timestamp(job.created_at),
             "due": self.timestamps.timestamp(job.run_at) if job.status == Status.PENDING else None,
+            "expires": self.timestamps.timestamp(job.expires_at) if job.may_expire else None,
             "started": self.timestamps.timestamp(job.last_attempt_at),
             "finished": self.timestamps.timestamp(job.finished_at),
             "error": payloads.error_line(_text(job, "error")) if not step.attempts else "",

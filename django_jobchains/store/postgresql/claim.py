@@ -72,9 +72,8 @@ class SkipScan(Jobs):
                 LIMIT %s
             )
             UPDATE {self.tables.job} AS job
-            SET status = 'running', attempt = attempt + 1, lease_number = lease_number + 1, leased_by = %s,
-                leased_until = clock.now + (%s::jsonb ->> type_name)::float * interval '1 second',
-                last_attempt_at = clock.now
+            SET {self._started("clock.now")},
+                leased_until = clock.now + (%s::jsonb ->> type_name)::float * interval '1 second'
             FROM {self.db.clock}
             WHERE job.id {self.db.any_of("SELECT id FROM due")} AND job.status || '' = 'pending'
             RETURNING {self._claimed_columns}

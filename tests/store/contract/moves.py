@@ -70,6 +70,11 @@ def use_up_crashes(store, job):
     alter([job], crashes=MAX_CRASHES - 1)
 
 
+def let_expire(store, job):
+    """Let a job that has not started have expired."""
+    alter([job], attempt=0, expires_at=database_now() - timedelta(minutes=1))
+
+
 def add_blocker(store, job):
     link(job, *create(store, 1, MAIL, delay_seconds=60))
 
@@ -121,6 +126,7 @@ MOVES = (
     *(Move(name, CALLS[name], ask_to_stop, f"{name}_when_stopped") for name in STOPPABLE),
     *(Move(name, CALLS[name], add_blocker, f"{name}_when_waiting") for name in ("complete", "cancel", "retry")),
     Move("reap", CALLS["reap"], use_up_crashes, "reap_for_the_last_time"),
+    Move("expire", lambda store, job: store.chains.expire(10, Effects()), let_expire),
     Move("retry", CALLS["retry"], add_failed_blocker, "retry_when_a_blocker_failed"),
 )
 

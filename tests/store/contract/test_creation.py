@@ -94,6 +94,8 @@ OPTIONS = {
     "context": {"context": '{"tenant": 7}'},
     "schedule": {"schedule_name": "nightly"},
     "time of a schedule": {"scheduled_for": FAR},
+    "time of its limit": {"expires_at": FAR},
+    "limit after it is due": {"expires_seconds": 60.0},
 }
 
 
@@ -143,7 +145,7 @@ def stored_values(store, jobs):
     assert [values.pop("id") for values in rows] == [job.id for job in jobs]
     for values in rows:
         created_at = values.pop("created_at")
-        for name in ("run_at", "finished_at", "deduplicates_until"):
+        for name in ("run_at", "finished_at", "deduplicates_until", "expires_at"):
             if values[name] not in (None, FAR):
                 values[name] -= created_at
     return rows

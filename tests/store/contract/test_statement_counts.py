@@ -123,6 +123,10 @@ def pending(store, jobs):
     create(store, len(jobs))
 
 
+def expired(store, jobs):
+    create(store, len(jobs), expires_seconds=-1.0)
+
+
 def last_job_of(job):
     names = ("chain_type_name", "type_name", "queue", "priority", "deduplication_key")
     return LastJob(
@@ -204,6 +208,9 @@ STATEMENTS = {
     "cancel, pending and awaited": Counted(
         8, CALLS["cancel"], lambda store, jobs: [awaited(store, jobs), alter(jobs, status="pending")], 2
     ),
+    # write, find jobs that wait for ended chains
+    "expire": Counted(2, lambda store, jobs: store.chains.expire(1_000, Effects()), expired),
+    "expire, nothing expired": Counted(1, lambda store, jobs: store.chains.expire(1_000, Effects())),
     # lock, check that these are the current jobs, write, delete requests to cancel
     "retry": Counted(4, lambda store, jobs: store.chains.retry(chains(jobs), Effects()), with_status("failed"), 1),
     # lock, check that these are the current jobs, write
