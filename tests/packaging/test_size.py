@@ -57,8 +57,8 @@ BUDGETS = {
     "pytest_plugin": 22,
     "schedules": 350,
 }
-MAX_CODE = 32_510
-MAX_LINES = 46_120
+MAX_CODE = 32_520
+MAX_LINES = 46_130
 MAX_FILES = 237
 MAX_LINES_OF_A_FILE = 700
 #: The number of private functions of up to three lines that only one function calls.
