@@ -65,10 +65,10 @@ clean:
 	rm -rf .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist $(VENV) $(DEMO) $(BENCH) $(PEERS)
 
 $(VENV)/.ready: INSTALL = -e '.[all]' --group dev
-$(DEMO)/.ready: INSTALL = -e '.[typed]'
+$(DEMO)/.ready: INSTALL = -e '.[typed,schedules]'
 $(BENCH)/.ready: INSTALL = -e '.[all]' --group bench
 
-%/.ready: pyproject.toml
+%/.ready: pyproject.toml Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "django_jobchains needs Python 3.11 or newer: make PYTHON=python3.13 ..." >&2; exit 1; }
 	@echo "Preparing $*, which takes a minute the first time ..."

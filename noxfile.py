@@ -53,6 +53,9 @@ SQL = (
     "tests/store/test_query_plans.py",
     "tests/admin/plans/test_plans.py",
     "tests/deduplication/test_history.py",
+    "tests/schedules/test_firing.py",
+    "tests/schedules/test_plans.py",
+    "tests/schedules/test_versions.py",
 )
 #: The plans of queries of a million jobs, which take minutes to create. ``make test`` examines them on the oldest
 #: versions, whose planners are weaker, and ``make test-all`` on others too.
@@ -63,6 +66,7 @@ KILLS = "tests/records/test_kills.py"
 SLOW_ON_POSTGRESQL = {
     "tests/blockers/test_storm.py",
     "tests/chaos/test_processes.py",
+    "tests/chaos/test_schedules.py",
     "tests/completing/test_races.py",
     "tests/interventions/test_races.py",
     "tests/isolation/test_crashes.py",
@@ -89,6 +93,7 @@ ALL_SLOW_ON_SQLITE = {
     "tests/blockers/test_storm.py",
     "tests/children/test_pools.py",
     "tests/chaos/test_processes.py",
+    "tests/chaos/test_schedules.py",
     "tests/notifications/test_sqlite.py",
     MILLION,
 }

@@ -16,7 +16,7 @@ from benchmarks.own_server import own_server
 from benchmarks.project.models import Effect
 from benchmarks.project.settings import NAME, SERVER
 from django_jobchains.db.ids import new_id
-from django_jobchains.models import FailedAttempt, Job, JobBlocker, JobProgress, LogLine
+from django_jobchains.models import FailedAttempt, Job, JobBlocker, JobProgress, LogLine, Schedule
 from django_jobchains.store import get_store
 from django_jobchains.store.rows import FinishedJob, NewJob
 
@@ -185,7 +185,8 @@ def _multiply(type_name: str, count: int) -> None:
 
 
 def empty(using: str = "default") -> None:
-    tables = [model._meta.db_table for model in (JobBlocker, FailedAttempt, LogLine, JobProgress, Job, Effect)]
+    models = (JobBlocker, FailedAttempt, LogLine, JobProgress, Job, Schedule, Effect)
+    tables = [model._meta.db_table for model in models]
     with connections[using].cursor() as cursor:
         if connections[using].vendor == "postgresql":
             cursor.execute(f"TRUNCATE {', '.join(tables)}")

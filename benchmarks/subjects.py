@@ -21,6 +21,7 @@ SUBJECTS = (
     "flat",
     "held",
     "bloat",
+    "scheduling",
     "on_sqlite",
     "pools",
     "isolated",

@@ -27,19 +27,22 @@ OnMissed = Literal["run_once", "skip", "run_all"]
 CRON_LENGTH = 200
 
 
-class ScheduleOptions(TypedDict, total=False):
-    """The keyword arguments of ``Processors.schedule``, which documents them, and of ``schedules.create``."""
-
+class ScheduleOptionsWithoutInput(TypedDict, total=False):
     cron: str | None
     every: timedelta | float | None
     timezone: str | tzinfo | None
-    input: Any
     overlap: Overlap
     on_missed: OnMissed
     max_catch_up: int
     jitter: timedelta | float | None
     queue: str | None
     priority: int | None
+
+
+class ScheduleOptions(ScheduleOptionsWithoutInput, total=False):
+    """The keyword arguments of ``Processors.schedule``, which documents them, and of ``schedules.create``."""
+
+    input: Any
 
 
 @dataclass(frozen=True)

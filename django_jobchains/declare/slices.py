@@ -32,7 +32,7 @@ from django_jobchains.declare.policies import (
     to_exception_classes,
     to_lease,
 )
-from django_jobchains.declare.schedules import DeclaredSchedule, ScheduleOptions
+from django_jobchains.declare.schedules import DeclaredSchedule, ScheduleOptions, ScheduleOptionsWithoutInput
 from django_jobchains.exceptions import DuplicateJobType, RegistryError
 from django_jobchains.handlers.batch import Batch
 from django_jobchains.handlers.running_job import ContextT_contra, Continuation, RunningJob, is_async_function
@@ -239,6 +239,19 @@ class Processors(Generic[ContextT_contra]):
 
         return decorate
 
+    @overload
+    def schedule(
+        self, name: str, job_type: str | JobType[None, Any], **options: Unpack[ScheduleOptionsWithoutInput]
+    ) -> None: ...
+    @overload
+    def schedule(
+        self,
+        name: str,
+        job_type: str | JobType[InputT, Any],
+        *,
+        input: InputT,
+        **options: Unpack[ScheduleOptionsWithoutInput],
+    ) -> None: ...
     def schedule(self, name: str, job_type: str | JobType[Any, Any], **options: Unpack[ScheduleOptions]) -> None:
         """Let workers enqueue a chain of this type at each tick of a schedule, exactly once.
 

@@ -26,7 +26,7 @@ from django_jobchains.models import Chain, Schedule
 from django_jobchains.notifications import EVERY, job_scheduled, publish_after_commit
 from django_jobchains.payloads.codecs import decode_json
 from django_jobchains.payloads.strict_json import decode
-from django_jobchains.schedules.firing import new_item, row_transaction, rule_of, with_next_tick
+from django_jobchains.schedules.firing import FiringCache, row_transaction, rule_of, with_next_tick
 from django_jobchains.store import Store, get_store
 from django_jobchains.store.schedules import ScheduleRow
 from django_jobchains.values import SCHEDULE_NAME, Count
@@ -93,8 +93,9 @@ def run_now(name: str, *, using: str | None = None) -> Chain:
     store = get_store(using)
     with row_transaction(store):
         [row] = _locked([name], store)
-        job_type = get_registry().job_type(row.type_name)
-        [chain] = create_chains([new_item(row, job_type, job_type.decode_input(row.input))], store.using)
+        cache = FiringCache(get_registry())
+        cache.check(row)
+        [chain] = create_chains([cache.new_item(row)], store.using)
         store.schedules.run(name, chain.id)
     return chain
 

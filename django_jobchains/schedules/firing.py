@@ -1,17 +1,17 @@
 """Fires schedules: stores those of the code, and enqueues the chains of the ticks that are due."""
 
 import random
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from django.db import transaction
 
-from django_jobchains.declare.job_types import Item, JobType, create_chains
+from django_jobchains.db.ids import new_id
+from django_jobchains.declare.job_types import Item, create_chains
 from django_jobchains.declare.registry import Registry
 from django_jobchains.declare.schedules import TickRule, digest_of
 from django_jobchains.exceptions import InvalidInput
@@ -28,9 +28,9 @@ from django_jobchains.telemetry.events import Event, ScheduleFailed, ScheduleFir
 from django_jobchains.text.errors import describe
 
 #: The limit of schedules in one transaction.
-BATCH_SIZE = 500
-#: The limit of chains of one schedule in one transaction. The others follow in the next one.
-MAX_CHAINS = 20
+BATCH_SIZE = 2_000
+#: The limit of chains in one transaction, which the schedules share. The others follow in the next one.
+MAX_CHAINS = 10_000
 #: A later tick is missed.
 LATE = timedelta(minutes=1)
 #: How soon a schedule is tried again that could not fire here, or whose previous chain was locked.
@@ -124,7 +124,7 @@ class _Firing:
             is_locked = is_conflict(error)
             self._fired.failed[names[0]] = LOCKED_SECONDS if is_locked else RETRY_SECONDS
             if not is_locked:
-                self._record(names[0], describe(error))
+                self._record({names[0]: describe(error)})
             return
         middle = len(names) // 2
         for half in (names[:middle], names[middle:]):
@@ -141,21 +141,22 @@ class _Firing:
                 self._fired.count = len(due)
             self._names = [schedule.name for schedule in due]
             ready: list[_Ready] = []
-            problems: list[tuple[ScheduleRow, Exception]] = []
+            errors: dict[str, str] = {}
+            cache = FiringCache(self._registry)
+            max_chains = max(MAX_CHAINS // len(due), 1) if due else 0
             for schedule in due:
                 if schedule.source == "code" and schedule.name not in self._declared:
                     self._fired.failed[schedule.name] = RETRY_SECONDS
                     continue
                 try:
-                    ready.append(_Ready(schedule, self._registry))
+                    ready.append(_Ready(schedule, cache, max_chains))
                 except Exception as error:  # Its type or time zone is unknown here, or its input is not valid.
-                    problems.append((schedule, error))
+                    self._fired.failed[schedule.name] = RETRY_SECONDS
+                    if decode_text(schedule.last_error or "") != describe(error):
+                        errors[schedule.name] = describe(error)
             chains = self._enqueue(ready)
         self._fired.chains += chains
-        for schedule, problem in problems:
-            self._fired.failed[schedule.name] = RETRY_SECONDS
-            if decode_text(schedule.last_error or "") != describe(problem):
-                self._record(schedule.name, describe(problem))
+        self._record(errors)
 
     def _enqueue(self, ready: "Sequence[_Ready]") -> list[Chain]:
         """Enqueue the chains of these schedules, and set their next ticks."""
@@ -173,26 +174,72 @@ class _Firing:
         report_after_commit(self._store.using, [event for each in ready for event in each.events(self._worker)])
         return chains
 
-    def _record(self, name: str, error: str) -> None:
-        self._store.schedules.fail(name, error)
-        report(ScheduleFailed(self._worker, name, error))
+    def _record(self, errors: Mapping[str, str]) -> None:
+        if errors:
+            self._store.schedules.fail(errors)
+        for name, error in errors.items():
+            report(ScheduleFailed(self._worker, name, error))
+
+
+class FiringCache:
+    """What schedules of one transaction have in common, computed once: the ticks of a rule, and the jobs of a type."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._ticks: dict[Any, tuple[list[datetime], datetime | None]] = {}
+        #: Arguments of ``Item`` by type, queue and priority.
+        self._jobs: dict[Any, dict[str, Any]] = {}
+        #: JSON texts that fit the type, by type and by the text as it is stored.
+        self._inputs: dict[tuple[str, str], str] = {}
+
+    def ticks(self, row: ScheduleRow, limit: int) -> tuple[list[datetime], datetime | None]:
+        """Return the last ``limit`` ticks that are due, and the tick that follows. Do not change the list."""
+        first = row.next_tick_at or row.now
+        anchor = row.every_seconds and row.anchor_at
+        key = row.cron, row.every_seconds, row.timezone, anchor, first, row.now, limit
+        if key not in self._ticks:
+            self._ticks[key] = rule_of(row).due(first, row.now, limit)
+        return self._ticks[key]
+
+    def check(self, row: ScheduleRow) -> None:
+        """Raise ``JobTypeNotFound``, or ``InvalidInput`` if the input of a schedule does not fit the type."""
+        place, stored = (row.type_name, row.queue, row.priority), (row.type_name, row.input)
+        if place in self._jobs and stored in self._inputs:
+            return
+        job_type = self._registry.job_type(row.type_name)
+        given = job_type.decode_input(row.input)
+        self._inputs[stored] = decode_json(row.input, InvalidInput)
+        if place not in self._jobs:
+            item = job_type.item(given, queue=row.queue, priority=row.priority)
+            self._jobs[place] = {each.name: getattr(item, each.name) for each in fields(item)}
+
+    def new_item(self, row: ScheduleRow, tick: datetime | None = None) -> Item[Any]:
+        """Return the first job of a new chain of a schedule that was checked.
+
+        The input is passed on as stored: another version may know more fields.
+        """
+        id_ = new_id()
+        own = {"id": id_, "chain_id": id_, "schedule_name": row.name, "scheduled_for": tick}
+        input_ = self._inputs[row.type_name, row.input]
+        return Item(**{**self._jobs[row.type_name, row.queue, row.priority], **own, "input": input_})
 
 
 class _Ready:
     """A schedule that is due and can fire here."""
 
-    def __init__(self, row: ScheduleRow, registry: Registry) -> None:
+    __slots__ = ("_cache", "_missed", "_next_tick", "_skipped", "_ticks", "items", "row")
+
+    def __init__(self, row: ScheduleRow, cache: FiringCache, max_chains: int) -> None:
+        cache.check(row)
         self.row = row
-        self._type = registry.job_type(row.type_name)
-        self._input = self._type.decode_input(row.input)
         self.items: list[Item[Any]] = []
-        self._dropped: Counter[str] = Counter()
+        self._cache = cache
+        self._skipped = 0
         limit = max(row.max_catch_up, COUNT_LIMIT) if row.on_missed == "run_all" else COUNT_LIMIT
-        first = row.next_tick_at or row.now
-        ticks, self._next_tick = rule_of(row).due(first, row.now, limit)
+        ticks, self._next_tick = cache.ticks(row, limit)
         self._ticks = self._wanted(ticks)
-        self._dropped["missed"] = len(ticks) - len(self._ticks)
-        limit = 1 if row.overlap == "queue" else MAX_CHAINS
+        self._missed = len(ticks) - len(self._ticks)
+        limit = 1 if row.overlap == "queue" else max_chains
         if len(self._ticks) > limit:
             self._ticks, self._next_tick = self._ticks[:limit], self._ticks[limit]
 
@@ -210,14 +257,13 @@ class _Ready:
         is_queued = previous is not None and previous.status == Status.BLOCKED and not previous.chain_index
         for tick in self._ticks:
             if is_open and (self.row.overlap == "skip" or is_queued):
-                self._dropped["skipped"] += 1
+                self._skipped += 1
                 continue
-            self.items.append(self._item(tick, previous.chain_id if is_open and previous else None))
+            self.items.append(self._new_item(tick, previous.chain_id if is_open and previous else None))
             is_open = self.row.overlap != "allow"
 
-    def _item(self, tick: datetime, waits_for: UUID | None) -> Item[Any]:
-        item = new_item(self.row, self._type, self._input)
-        item.scheduled_for = tick
+    def _new_item(self, tick: datetime, waits_for: UUID | None) -> Item[Any]:
+        item = self._cache.new_item(self.row, tick)
         if self.row.jitter_seconds:
             item.delay_seconds = random.uniform(0, self.row.jitter_seconds)  # noqa: S311
         if waits_for is not None:  # However that chain ends, this one runs then.
@@ -236,7 +282,7 @@ class _Ready:
             for item in self.items
             if (tick := item.scheduled_for)
         ]
-        for outcome, count in self._dropped.items():
+        for outcome, count in (("missed", self._missed), ("skipped", self._skipped)):
             if count:
                 events.append(TicksDropped(worker, name, type_name, outcome, count))
         return events
@@ -244,11 +290,3 @@ class _Ready:
 
 def rule_of(row: ScheduleRow) -> TickRule:
     return TickRule(row.cron, row.every_seconds, row.timezone, row.anchor_at)
-
-
-def new_item(row: ScheduleRow, job_type: JobType[Any, Any], input: Any) -> Item[Any]:
-    """Return the first job of a chain of a schedule, with the input as stored: another version may know more fields."""
-    item = job_type.item(input, queue=row.queue, priority=row.priority)
-    item.input = decode_json(row.input, InvalidInput)
-    item.schedule_name = row.name
-    return item

@@ -118,7 +118,8 @@ class Schedules(Part):
 
     def fired(self, rows: Sequence[FiredSchedule]) -> None:
         """Set the next ticks of schedules that ``due`` has locked."""
-        self.db.fetch(self._set_fired, [json.dumps([self._fired_row(row) for row in rows])])
+        names = [{"name": row.name} for row in rows]
+        self.db.fetch(self._set_fired, [json.dumps([self._fired_row(row) for row in rows]), json.dumps(names)])
 
     def run(self, name: str, chain_id: UUID) -> None:
         """Set the last chain, which was enqueued without a tick."""
@@ -126,9 +127,10 @@ class Schedules(Part):
         self.db.fetch(sql, [chain_id.hex, name])
 
     @retried
-    def fail(self, name: str, error: str) -> None:
-        """Store why the next tick of a schedule could not be fired."""
-        self.db.fetch(self._fail, [encode_text(error), name])
+    def fail(self, errors: Mapping[str, str]) -> None:
+        """Store why the next ticks of schedules could not be fired, by their names."""
+        rows = [{"name": name, "last_error": encode_text(error)} for name, error in sorted(errors.items())]
+        self.db.fetch(self._fail, [json.dumps(rows)])
 
     def _rows(self, sql: str, params: Sequence[Any]) -> list[ScheduleRow]:
         rows = []
@@ -204,6 +206,7 @@ class Schedules(Part):
 
     @property
     def _are_named(self) -> str:
+        # In a join with a JSON parameter, from which the planner expects 100 rows, it would scan all schedules.
         named = self.db.rows("name text")
         return f"name {self.db.any_of(f'SELECT d.name FROM {named}')}"
 
@@ -270,12 +273,13 @@ class Schedules(Part):
                 last_tick_at = COALESCE(d.last_tick_at, schedule.last_tick_at),
                 last_chain_id = COALESCE(d.last_chain_id, schedule.last_chain_id),
                 last_error = NULL, last_error_at = NULL
-            FROM {self.db.rows(_FIRED)} WHERE schedule.name = d.name RETURNING 1
+            FROM {self.db.rows(_FIRED)} WHERE schedule.name = d.name AND schedule.{self._are_named} RETURNING 1
         """
 
     @statement
     def _fail(self) -> str:
         return f"""
-            UPDATE {self.tables.schedule} SET last_error = %s, last_error_at = clock.now FROM {self.db.clock}
-            WHERE name = %s RETURNING name
+            UPDATE {self.tables.schedule} AS schedule SET last_error = d.last_error, last_error_at = clock.now
+            FROM {self.db.rows("name text, last_error text")} CROSS JOIN {self.db.clock}
+            WHERE schedule.name = d.name RETURNING 1
         """

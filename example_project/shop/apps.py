@@ -10,6 +10,7 @@ class ShopConfig(AppConfig):
     jobchains_modules = (
         "jobs",
         "labels",
+        "nightly",
         "stocktaking",
         "supplier_imports",
         *(f"shop.patterns.{name}" for name in PATTERNS),

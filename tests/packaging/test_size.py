@@ -55,10 +55,10 @@ BUDGETS = {
     "processors": 40,
     "apps": 30,
     "pytest_plugin": 22,
-    "schedules": 350,
+    "schedules": 369,
 }
-MAX_CODE = 32_520
-MAX_LINES = 46_130
+MAX_CODE = 32_559
+MAX_LINES = 46_184
 MAX_FILES = 237
 MAX_LINES_OF_A_FILE = 700
 #: The number of private functions of up to three lines that only one function calls.

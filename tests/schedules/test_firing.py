@@ -1,5 +1,6 @@
 """Which chains the ticks of a schedule enqueue, with a clock that the test sets."""
 
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -7,8 +8,9 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_jobchains import chains, schedules
+from django_jobchains.declare.schedules import TickRule
 from django_jobchains.models import Chain, Job, Schedule
-from django_jobchains.processors import Processors, RunningJob
+from django_jobchains.processors import JobType, Processors, RunningJob
 from django_jobchains.schedules import firing
 from django_jobchains.telemetry.events import ScheduleFailed, ScheduleFired, TicksDropped
 from django_jobchains.testing import fire_schedules, run_due_jobs
@@ -316,6 +318,75 @@ def test_the_number_of_statements_does_not_depend_on_the_number_of_schedules(pro
     statements = [query["sql"].split()[0] for query in captured]
     assert len(statements) < 25
     assert statements.count("INSERT") == 2  # the declarations, and the jobs
+
+
+def test_schedules_that_are_due_together_differ_in_what_they_do_not_share(processors, report, time):
+    """Rules, types and inputs of a transaction are examined once, however many schedules have them."""
+    time.set("2026-10-24 00:30:00")
+    same = {"cron": "0 3 * * *", "timezone": "Europe/Berlin"}
+    processors.schedule("a", report, **same, input=1)
+    processors.schedule("b", report, **same, input=2, queue="mail")
+    processors.schedule("c", report, **same, input=1, queue="mail", priority=3)
+    processors.schedule("d", report, cron="0 2 * * *", timezone="Europe/London", input=1, on_missed="run_all")
+    processors.schedule("e", report, cron="0 1 * * *", timezone="UTC", input=1)
+    processors.schedule("f", report, every=1800, input=1)
+    processors.schedule("g", report, cron="0 3 * * *", timezone="Africa/Johannesburg", input=1)
+    fire_schedules()
+    time.set("2026-10-24 01:00:00")
+    fired = {chain.schedule_name: Job.objects.get(pk=chain.id) for chain in fire_schedules()}
+    assert {name: (job.input, job.queue, job.priority, job.chain_id == job.id) for name, job in fired.items()} == {
+        "a": (1, "default", 0, True),
+        "b": (2, "mail", 0, True),
+        "c": (1, "mail", 3, True),
+        "d": (1, "default", 0, True),
+        "e": (1, "default", 0, True),
+        "f": (1, "default", 0, True),
+        "g": (1, "default", 0, True),
+    }
+    assert next_ticks() == {
+        "a": "10-25 02:00:00",
+        "b": "10-25 02:00:00",
+        "c": "10-25 02:00:00",
+        "d": "10-25 02:00:00",
+        "e": "10-25 01:00:00",
+        "f": "10-24 01:30:00",
+        "g": "10-25 01:00:00",
+    }
+
+
+def counted(method, calls):
+    def call(*args):
+        calls[method.__name__] += 1
+        return method(*args)
+
+    return call
+
+
+def test_a_rule_and_an_input_are_examined_once_in_a_transaction(processors, report, time, monkeypatch):
+    calls = Counter()
+    for owner, name in ((TickRule, "due"), (JobType, "decode_input")):
+        monkeypatch.setattr(owner, name, counted(getattr(owner, name), calls))
+    for number in range(30):
+        processors.schedule(f"s{number:02}", report, cron=f"{number % 2 * 30} * * * *", timezone="UTC", input=5)
+    time.set("2026-06-01 10:00:01")
+    fire_schedules()
+    time.set("2026-06-01 11:00:00")
+    assert len(fire_schedules()) == 30
+    assert calls == {"due": 2, "decode_input": 1}
+
+
+def test_the_errors_of_many_schedules_are_stored_with_one_statement(processors, report, time, events):
+    for number in range(30):
+        processors.schedule(f"s{number:02}", report, every=10)
+    fire_schedules()
+    Schedule.objects.exclude(name="s07").update(type_name="schedules.other")
+    time.advance(seconds=10)
+    with CaptureQueriesContext(connection) as captured:
+        assert [chain.schedule_name for chain in fire_schedules()] == ["s07"]
+    assert sum("last_error =" in query["sql"] and "last_error_at = clock" in query["sql"] for query in captured) == 1
+    assert len(captured) < 25
+    assert sum(row.last_error is not None for row in schedules.list()) == 29
+    assert len(events.of(ScheduleFailed)) == 29
 
 
 def test_each_slice_can_schedule_types_of_others(registry, report, time):

@@ -10,14 +10,15 @@ from tests.support.plans import cost_of, indexes_of, plan_of, rows_read, use_pla
 
 pytestmark = [pytest.mark.django_db, pytest.mark.postgresql]
 
-#: Ten thousand schedules, of which fifty are due, and some are paused or have no tick any more.
+#: Ten thousand schedules, of which fifty are due, and some are paused or have no tick any more. They are not in
+#: the order of their names, as if many people had created them.
 INSERT = """
     INSERT INTO django_jobchains_schedule (name, type_name, every_seconds, timezone, overlap, on_missed, max_catch_up,
         source, declarations, created_at, anchor_at, next_tick_at, paused_at)
     SELECT 's' || to_char(n, 'FM00000'), 'schedules.report', 3600, 'UTC', 'allow', 'run_once', 1, 'code', 'x', now(),
         now(), CASE WHEN n % 100 <> 1 THEN now() + n * interval '1 second' - interval '50 seconds' END,
         CASE WHEN n % 100 = 2 THEN now() END
-    FROM generate_series(0, 9999) AS n
+    FROM generate_series(0, 9999) AS n ORDER BY md5(n::text)
 """
 
 

@@ -1,10 +1,14 @@
 """The task of a worker that fires schedules: when it queries, and what wakes it."""
 
+import heapq
+import random
+from collections import Counter
 from math import inf
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
-from django.db import OperationalError
+from django.db import OperationalError, connection
+from django.test.utils import CaptureQueriesContext
 
 from django_jobchains import schedules
 from django_jobchains.models import Job, Schedule
@@ -14,6 +18,7 @@ from django_jobchains.store import get_store
 from django_jobchains.store.schedules import Schedules
 from django_jobchains.testing import fire_schedules
 from django_jobchains.worker import Worker, scheduler
+from django_jobchains.worker.options import WorkerContext, WorkerOptions
 from django_jobchains.worker.scheduler import Scheduler
 from tests.support.connections import Actor, committing
 from tests.support.statements import statements_of_others
@@ -202,6 +207,40 @@ class TestSteps:
         processors.schedule("often", report, every=0)
         with pytest.raises(ImproperlyConfigured, match=r"Worker\(\): Schedule 'often': every=0"):
             make()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("every", [3600, 1])
+def test_the_other_workers_of_a_fleet_make_one_query_in_a_second(
+    registry, processors, report, store, time, monkeypatch, every
+):
+    """While nothing is due, and with a tick in each second, which the first worker fires.
+
+    Each of twenty workers takes its steps when it has asked for them, in the time of the test.
+    """
+    ids = [f"worker-{number}" for number in range(20)]
+    processors.schedule("often", report, every=every)
+    time.set("2026-06-01 10:00:00")
+    now = [1000.0]
+    monkeypatch.setattr(scheduler.time, "monotonic", lambda: now[0])
+    fleet = [
+        Scheduler(WorkerContext(WorkerOptions(name, store, registry=registry, poll_seconds=60.0)), Peers(*ids))
+        for name in ids
+    ]
+    steps = [(now[0] + random.random(), number) for number in range(len(fleet))]
+    statements = Counter()
+    while now[0] < 1120:
+        now[0], number = heapq.heappop(steps)
+        store.db.ahead_seconds = now[0] - 1000
+        with CaptureQueriesContext(connection) as captured:
+            fleet[number].step()
+        if now[0] > 1001:  # All have stored the schedules and found each other.
+            statements[number] += len(captured)
+        heapq.heappush(steps, (now[0] + max(fleet[number].rest_seconds, 0.01), number))
+    assert Job.objects.count() == (119 if every == 1 else 0)
+    first = statements.pop(0)
+    assert sum(statements.values()) <= 120
+    assert first <= (120 * 10 if every == 1 else 5)
 
 
 @committing

@@ -1,54 +1,56 @@
-"""A sales report every night at three, shop time. Each chain schedules the next one when it completes."""
+"""Each product's stock is checked more often the less there is. Each chain enqueues the next one when it completes."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
+from datetime import timedelta
 from uuid import UUID
-from zoneinfo import ZoneInfo
 
-from django.db.models import QuerySet
+from django.core.mail import EmailMessage
 
 from django_jobchains import Deduplicate, Processors, RunningJob
 from django_jobchains.chains import Chain
-from shop.models import Order, SalesReport
+from shop.models import FULL_SHELF, Product
 
-SHOP_ZONE = ZoneInfo("Europe/London")
-#: Not between one and two: that hour does not exist on one night in March, and occurs twice on one in October.
-AT_NIGHT = time(3)
+BUYER = "buyer@tin-kettle.example"
+LOW_STOCK = FULL_SHELF // 10
+#: A full shelf is checked once a day, and an empty one once an hour.
+SOONEST, LATEST = timedelta(hours=1), timedelta(days=1)
 
 processors = Processors()
 
 
 @dataclass(frozen=True)
-class Day:
-    day: date
+class Watched:
+    product_id: int
 
 
-def report_on(day: date, *, exclude: Collection[UUID] = ()) -> Chain:
-    """Schedule the report on a day for the night after it. If a report is already scheduled, return its chain."""
-    only_one = Deduplicate("sales report", exclude_chain_ids=exclude)
-    return report_sales.enqueue(Day(day), run_at=night_after(day), deduplicate=only_one)
+def watch(product_id: int, *, delay: timedelta = timedelta(0), exclude: Collection[UUID] = ()) -> Chain:
+    """Check a product's stock after a delay. If a check is already planned, return its chain."""
+    only_one = Deduplicate(f"stock of {product_id}", exclude_chain_ids=exclude)
+    return check_stock.enqueue(Watched(product_id), delay=delay, deduplicate=only_one)
 
 
-def night_after(day: date) -> datetime:
-    return datetime.combine(day + timedelta(days=1), AT_NIGHT, tzinfo=SHOP_ZONE)
+def until_next_check(stock: int) -> timedelta:
+    return SOONEST + (LATEST - SOONEST) * min(stock / FULL_SHELF, 1)
 
 
-@processors.register("shop.report_sales")
-def report_sales(job: RunningJob[Day]) -> int:
-    """Write the report of the day in the input, not of today: a late run or a retry reports the same day."""
-    day = job.input.day
+@processors.register("shop.check_stock")
+def check_stock(job: RunningJob[Watched]) -> int:
+    """Ask the buyer for more if there is little. The stock decides when the next check takes place."""
+    product = Product.objects.filter(pk=job.input.product_id).first()
+    if product is None:  # It is not sold any more, so there is no next check.
+        return 0
+    if product.stock < LOW_STOCK:
+        low_stock_mail(product, message_id=f"<{job.id}@tin-kettle.example>").send()
     with job.complete():
-        totals = [order.total for order in paid_orders(day)]
-        SalesReport.objects.update_or_create(
-            day=day, defaults={"orders": len(totals), "takings": sum(totals, start=Decimal(0))}
-        )
-        report_on(day + timedelta(days=1), exclude=[job.chain_id])
-        return len(totals)
+        watch(product.pk, delay=until_next_check(product.stock), exclude=[job.chain_id])
+        return product.stock
 
 
-def paid_orders(day: date) -> QuerySet[Order]:
-    start, end = (datetime.combine(date_, time.min, tzinfo=SHOP_ZONE) for date_ in (day, day + timedelta(days=1)))
-    orders = Order.objects.filter(placed_at__gte=start, placed_at__lt=end).exclude(payment_reference="")
-    return orders.select_related("product")
+def low_stock_mail(product: Product, *, message_id: str) -> EmailMessage:
+    return EmailMessage(
+        subject=f"Order more of {product}",
+        body=f"Only {product.stock} pieces of {product} are left.\n",
+        to=[BUYER],
+        headers={"Message-ID": message_id},
+    )

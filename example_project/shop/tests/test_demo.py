@@ -38,6 +38,8 @@ class DemoTests(SimpleTestCase):
             "FailJob: card declined",
             "shop.approval      completed by a person",
             "shop.close_order   completed, attempt 1",
+            "sales-report  0 3 * * *   next tick: ",
+            " ms after its tick",
             "stopped cleanly",
             "13 orders, 12 paid, 12 charges in 19 tries",
         ):

@@ -197,7 +197,8 @@ def supplier_imports():
 
 with transaction.atomic():
     record = supplier_imports()
-    scheduled = job("shop.report_sales", 70, run_at=NOW + timedelta(hours=6), queue="reports")
+    later = {"run_at": NOW + timedelta(hours=6), "input": {"product_id": 3}, "queue": "stock"}
+    scheduled = job("shop.check_stock", 70, **later)
     chains = in_their_order()
     imported = next(chain for chain in chains if chain[0].type_name == "shop.import_prices")
     part = imported[-2]

@@ -15,7 +15,7 @@ from django.core.management import call_command
 from django.db import connections
 from django.db.utils import ConnectionHandler
 
-from django_jobchains.models import FailedAttempt, Job, JobBlocker
+from django_jobchains.models import FailedAttempt, Job, JobBlocker, Schedule
 from tests.records.models import Upload
 from tests.settings import postgresql
 from tests.shop.models import Effect
@@ -116,7 +116,7 @@ def cluster(server, django_db_blocker):
     with django_db_blocker.unblock():
         try:
             call_command("migrate", database=ALIAS, run_syncdb=True, verbosity=0)
-            for model in (JobBlocker, FailedAttempt, Job, Effect, Upload):
+            for model in (JobBlocker, FailedAttempt, Job, Schedule, Effect, Upload):
                 model._base_manager.using(ALIAS).all().delete()
             yield server
         finally:

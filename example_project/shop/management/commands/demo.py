@@ -12,17 +12,22 @@ from django.conf import settings
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from django_jobchains import schedules
+from django_jobchains.chains import Chain
 from shop.demo.database import demo_database
 from shop.demo.orders import place_orders
 from shop.demo.outcome import problems, results, table, totals
 from shop.demo.story import Story
 from shop.demo.worker import WorkerProcess
 from shop.models import FULL_SHELF, Order, Product
+from shop.nightly import report_sales
 from shop.patterns.approval import approve
 from shop.patterns.compensation import send_off
+from shop.templatetags.shop import clock
 
 POLL_SECONDS = 0.1
 STOP_SECONDS = 15
+TICKS = 2
 
 NEXT = """Try it yourself:
   {manage} migrate
@@ -50,6 +55,7 @@ class Command(BaseCommand):
             with WorkerProcess(settings.SHOP_QUEUE, database_url) as worker:
                 self.title(f"Starting a worker process: {worker.title}")
                 orders = self.follow(run, worker, pace, deadline=time.monotonic() + timeout)
+                self.tick(f"demo-{run}", worker, deadline=time.monotonic() + timeout)
                 self.stop(worker)
             self.judge(orders)
 
@@ -83,6 +89,25 @@ class Command(BaseCommand):
             is_over = story.is_over()
             story.show_new()
         return is_over
+
+    def tick(self, name: str, worker: WorkerProcess, deadline: float) -> None:
+        """Show the shop's schedules, and the ticks of another one, which does not wait for the night."""
+        self.title("Schedules, whose chains the worker enqueues itself")
+        for schedule in schedules.list():
+            (tick,) = schedules.next_ticks(schedule.name, 1)
+            self.stdout.write(f"  {schedule.name:<13} {schedule.cron:<11} next tick: {tick:%Y-%m-%d %H:%M %Z}")
+        schedules.create(name, report_sales, every=1, queue=settings.SHOP_QUEUE)
+        try:
+            while len(done := Chain.objects.of_schedule(name).with_status("completed")) < TICKS:
+                if not worker.is_alive or time.monotonic() > deadline:
+                    raise CommandError(f"The schedule did not fire in time. Output of the worker:\n{worker.output}")
+                time.sleep(POLL_SECONDS)
+        finally:
+            schedules.delete(name)
+        for chain in sorted(done, key=lambda chain: chain.created_at):
+            assert chain.scheduled_for is not None
+            late = (chain.created_at - chain.scheduled_for).total_seconds()
+            self.stdout.write(f"  {clock(chain.scheduled_for)}  {name} fired {late * 1000:.0f} ms after its tick")
 
     def stop(self, worker: WorkerProcess) -> None:
         self.title("SIGTERM: the worker drains and stops")
