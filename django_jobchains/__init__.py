@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from django_jobchains import chains, schedules
     from django_jobchains.declare.job_types import JobType
-    from django_jobchains.declare.policies import Backoff, Lease
+    from django_jobchains.declare.policies import Backoff, Lease, Retention
     from django_jobchains.declare.slices import Processors
     from django_jobchains.exceptions import FailJob, RescheduleJob
     from django_jobchains.handlers.batch import Batch
@@ -30,6 +30,7 @@ __all__ = (
     "Lease",
     "Processors",
     "RescheduleJob",
+    "Retention",
     "RunningJob",
     "chains",
     "schedules",
@@ -39,6 +40,8 @@ __all__ = (
 def __getattr__(name: str) -> Any:
     if name in ("chains", "schedules"):
         return import_module(f"django_jobchains.{name}")
+    if name in ("Backoff", "Lease", "Retention"):  # Settings may contain them, so this must not need settings.
+        return getattr(import_module("django_jobchains.declare.policies"), name)
     if name in __all__:
         return getattr(import_module("django_jobchains.processors"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,9 @@
 from typing import TYPE_CHECKING
 
 from django.apps import AppConfig
+from django.conf import settings
 from django.db.models.signals import post_migrate
+from django.utils.module_loading import import_string
 from django.utils.translation import gettext_lazy as _
 
 if TYPE_CHECKING:
@@ -23,9 +25,23 @@ class JobchainsConfig(AppConfig):
         from django_jobchains.monitoring.facts import measurements
         from django_jobchains.payloads import codecs
         from django_jobchains.records import checks as record_checks  # noqa: F401
+        from django_jobchains.store.task_names import forget_names
         from django_jobchains.telemetry import codec_failed, probes
 
         probes.measure, codecs.on_failure = measurements, codec_failed
         self.registry = Registry()
         self.registry.autodiscover()
+        import_task_backends()
         post_migrate.connect(create_if_missing, sender=self)
+        post_migrate.connect(forget_names, sender=self)
+
+
+def import_task_backends() -> None:
+    """Import the backends in ``TASKS``, because one of ours tells the registry how to find tasks."""
+    for params in getattr(settings, "TASKS", {}).values():
+        path = params.get("BACKEND", "")
+        try:
+            import_string(path)
+        except ImportError:  # Django reports it when the backend is used.
+            if path.startswith("django_jobchains."):
+                raise

@@ -5,7 +5,8 @@ JobchainsError
 │   ├── InvalidDeclaration       an argument of a job type or its processor is invalid
 │   ├── DuplicateJobType
 │   ├── JobTypeNotFound
-│   └── ProcessorNotFound
+│   ├── ProcessorNotFound
+│   └── TaskNotImported          the module of a task cannot be imported, or has no such task
 ├── InvalidPayload               an input or output does not fit the job type
 │   ├── InvalidInput
 │   ├── InvalidOutput
@@ -89,6 +90,14 @@ class JobTypeNotFound(RegistryError):
 class ProcessorNotFound(RegistryError):
     def __init__(self, name: str) -> None:
         super().__init__(f"No processor for {name!r}. Is its app in INSTALLED_APPS, with a jobs module?")
+
+
+class TaskNotImported(RegistryError):
+    """A task of Django's framework cannot be imported here. ``path``: its module path."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        self.path = path
+        super().__init__(f"The task {path!r} cannot be imported: {problem}")
 
 
 class InvalidPayload(JobchainsError, ValueError):

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from django_jobchains.attempts.async_calls import TransactionThreads
 from django_jobchains.attempts.attempt import Attempt
+from django_jobchains.attempts.observer_calls import ObserverCalls
 from django_jobchains.attempts.outcome import (
     Outcome,
     OutcomeKind,
@@ -48,6 +49,8 @@ class Environment:
     registry: Registry
     log_buffer: JobLogBuffer
     spans: AttemptSpans = OWN_SPANS
+    #: None in a child process: the observers are called by its worker.
+    observers: ObserverCalls | None = None
 
 
 class JobAttempt(Attempt[Outcome]):
@@ -81,6 +84,8 @@ class JobAttempt(Attempt[Outcome]):
         return f"{self.job.type_name} {self.job.id}"
 
     def start(self) -> None:
+        if self.environment.observers is not None:
+            self.environment.observers.started(self.environment.processor, self.job)
         self.expires_at = time.monotonic() + self.environment.policy.timeout_seconds
         self.span = self.environment.spans.attempt(self.job)
 

@@ -55,7 +55,7 @@ from django_jobchains.records.processor import RecordRun
 from django_jobchains.store import get_store
 from django_jobchains.store.deduplication import Deduplicate
 from django_jobchains.store.last_jobs import LastJob
-from django_jobchains.store.rows import ClaimedJob, Effects, NewJob
+from django_jobchains.store.rows import ClaimedJob, Effects, FailedTry, FinishedJob, NewJob
 from django_jobchains.telemetry import observes
 from django_jobchains.telemetry.events import ChainCreated, JobCreated
 from django_jobchains.telemetry.tracing import start_sending
@@ -104,6 +104,9 @@ class JobType(HasTypes[InputT, OutputT_co]):
     ``input``, as plain JSON, and returns an input that fits.
     ``completion_form``: a Django form, or its dotted path, that completes jobs of this type in the admin.
     """
+
+    #: Whether it stands for a task of Django's framework.
+    is_task = False
 
     def __init__(
         self,
@@ -278,6 +281,7 @@ class JobType(HasTypes[InputT, OutputT_co]):
             context=capture_context(),
             expires_at=expires_at,
             expires_seconds=expires_seconds,
+            is_task=self.is_task,
         )
 
     def _checked_blockers(self, given: Any) -> tuple[UUID, ...]:
@@ -360,6 +364,28 @@ def _chains(outputs: Iterable[Any]) -> list[str]:
     return [f"Chain[{name_of_type(output)}]" for output in outputs]
 
 
+class AttemptObserver:
+    """Is notified of the attempts at the jobs of a type, in the worker, also if they run in child processes.
+
+    Methods must not raise errors.
+    """
+
+    def started(self, job: ClaimedJob) -> None:
+        """An attempt begins. Called on its thread, or for an ``async def`` handler on the thread of ``ended``."""
+
+    def ended(
+        self, job: ClaimedJob, row: FinishedJob | FailedTry, status: str, seconds: float, error: BaseException | None
+    ) -> None:
+        """An attempt has ended its job with this status, and that is committed.
+
+        Called on a thread of the worker for that, which may lag behind. ``row``: what was written. ``error``: why the
+        attempt failed.
+        """
+
+    def ended_elsewhere(self, job_id: UUID) -> None:
+        """A job has ended without an attempt of a live worker, for example after too many crashes."""
+
+
 @dataclass(frozen=True)
 class Processor:
     """The function that handles a job type, and the policies of the processor and of its slice, in this order."""
@@ -378,6 +404,7 @@ class Processor:
     middleware: tuple[Middleware[Any], ...] = ()
     #: Whether the handler runs on the worker's event loop.
     is_async: bool = False
+    observer: AttemptObserver | None = None
 
 
 def new_continuation(
@@ -430,7 +457,11 @@ def _names(argument: str, types: "Iterable[str | JobType[Any, Any]] | None") -> 
 
 
 def name_of(job_type: "str | JobType[Any, Any]") -> str:
-    """Return the name of a job type, or the name itself. Raise ``TypeError`` for anything else."""
+    """Return the name of a job type, or the name itself. Raise ``TypeError`` for anything else.
+
+    A task of Django's framework whose backend is ours stands for its ``job_type``.
+    """
+    job_type = getattr(job_type, "job_type", job_type)
     given: object = job_type.name if isinstance(job_type, JobType) else job_type
     if isinstance(given, str):
         return given

@@ -1,7 +1,8 @@
 """All job types and processors of a project."""
 
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -13,10 +14,21 @@ from django_jobchains.conf import get_settings
 from django_jobchains.declare.job_types import JobType, Processor, declaration_errors, name_of
 from django_jobchains.declare.schedules import checked_schedule
 from django_jobchains.declare.slices import Processors
-from django_jobchains.exceptions import DuplicateJobType, InvalidSchedule, JobTypeNotFound, ProcessorNotFound
+from django_jobchains.exceptions import (
+    DuplicateJobType,
+    InvalidSchedule,
+    JobTypeNotFound,
+    ProcessorNotFound,
+    TaskNotImported,
+)
 from django_jobchains.middleware.hooks import Middleware, middleware_problem
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.store.on_failure import FailureType
+
+#: Adds the task of Django's framework with this type name to a registry, and returns its processor. Raises
+#: ``ProcessorNotFound`` and ``TaskNotImported``. Set by the backend, which this package does
+#: not import.
+load_task: Callable[["Registry", str], Processor] | None = None
 
 
 class Registry:
@@ -120,11 +132,16 @@ class Registry:
         raise ProcessorNotFound(name)
 
     def processor(self, name: str) -> Processor:
-        """Return the processor of a type; raise ``ProcessorNotFound`` if it has none."""
+        """Return the processor of a type; raise ``ProcessorNotFound`` if it has none.
+
+        The name of a task that is not known yet leads to its import, which may raise ``TaskNotImported``.
+        """
         for part in self.slices:
             if name in part.by_name:
                 return part.by_name[name]
-        raise ProcessorNotFound(name)
+        if load_task is None or name in self.declared:
+            raise ProcessorNotFound(name)
+        return load_task(self, name)
 
     def job_types(self) -> dict[str, JobType[Any, Any]]:
         types = dict(self.declared)
@@ -132,11 +149,17 @@ class Registry:
         return types
 
     def job_type(self, name: "str | JobType[Any, Any]") -> JobType[Any, Any]:
-        """Return the job type with this name; raise ``JobTypeNotFound`` if there is none."""
+        """Return the job type with this name; raise ``JobTypeNotFound`` if there is none.
+
+        The name of a task that is not known yet leads to its import, as in ``processor``.
+        """
+        name = getattr(name, "job_type", name)
         if isinstance(name, JobType):
             return name
         if found := self.find(name_of(name)):
             return found
+        with suppress(ProcessorNotFound, TaskNotImported):
+            return self.processor(name).job_type
         raise JobTypeNotFound(name, self.job_types())
 
     def find(self, name: str) -> JobType[Any, Any] | None:

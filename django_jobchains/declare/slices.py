@@ -284,7 +284,9 @@ class Processors(Generic[ContextT_contra]):
         job_type = processor.job_type
         if job_type.name in {*self.by_name, *self.record_types} or job_type.processor is not None:
             raise DuplicateJobType(job_type.name)
-        job_type.processor = self.by_name[job_type.name] = processor
+        job_type.processor = processor
+        # A new dict, because tasks are added while other threads read it.
+        self.by_name = {**self.by_name, job_type.name: processor}
         return job_type
 
 

@@ -333,6 +333,20 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="TaskName",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("name", models.CharField(max_length=200, verbose_name="name")),
+            ],
+            options={
+                "verbose_name": "task name",
+                "verbose_name_plural": "task names",
+                "indexes": [models.Index(fields=["name"], name="jobchains_task_name")],
+                "default_permissions": (),
+                "base_manager_name": "objects",
+            },
+        ),
+        migrations.CreateModel(
             name="Schedule",
             fields=[
                 ("name", models.CharField(max_length=100, primary_key=True, serialize=False, verbose_name="name")),

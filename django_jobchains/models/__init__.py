@@ -20,7 +20,7 @@ from django_jobchains.models.jobs import (
     KeyLock,
 )
 from django_jobchains.models.schedules import Schedule
-from django_jobchains.models.workers import AttemptCount, QueueState, WorkerPresence
+from django_jobchains.models.workers import AttemptCount, QueueState, TaskName, WorkerPresence
 
 __all__ = (
     "LAST",
@@ -41,5 +41,6 @@ __all__ = (
     "LogLine",
     "QueueState",
     "Schedule",
+    "TaskName",
     "WorkerPresence",
 )

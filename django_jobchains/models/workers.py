@@ -1,4 +1,4 @@
-"""Running workers, the attempts that they have counted, and the state of queues."""
+"""Running workers, the attempts that they have counted, the tasks that they serve, and the state of queues."""
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
@@ -99,6 +99,28 @@ class QueueState(models.Model):
         verbose_name = _("queue")
         verbose_name_plural = _("queues")
         default_permissions = ("view", "change")
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class TaskName(models.Model):
+    """The type of a task of Django's framework that was enqueued before: workers find tasks that they do not know here.
+
+    A name may have several rows. With a unique constraint, a transaction that enqueues a task for the first time would
+    make others wait that do the same, until it ends. See docs/decisions/0089-tasks-backend.md.
+    """
+
+    name = models.CharField(_("name"), max_length=TYPE_NAME_LENGTH)
+
+    objects = JobTablesQuerySet.as_manager()
+
+    class Meta:
+        base_manager_name = "objects"
+        verbose_name = _("task name")
+        verbose_name_plural = _("task names")
+        default_permissions = ()
+        indexes = (models.Index(fields=["name"], name="jobchains_task_name"),)
 
     def __str__(self) -> str:
         return self.name

@@ -30,6 +30,7 @@ from django_jobchains.store.records import Records
 from django_jobchains.store.retention import Pruning
 from django_jobchains.store.schedules import Schedules
 from django_jobchains.store.stats import Stats
+from django_jobchains.store.task_names import TaskNames
 from django_jobchains.store.workers import Workers
 from django_jobchains.store.writes import DeferredWrites, FencedWrites
 
@@ -55,7 +56,8 @@ class Store:
         failures = FailureChains(db)
         self.blockers = Blockers(db, self.last_jobs, failures)
         fenced_writes = FencedWrites(db, self.blockers, failures)
-        self.jobs = self.jobs_class(db, self.keys, self.blockers)
+        self.task_names = TaskNames(db)
+        self.jobs = self.jobs_class(db, self.keys, self.blockers, self.task_names)
         self.attempts = Attempts(db, self.last_jobs, self.blockers, self.jobs, fenced_writes)
         self.leases = Leases(db, deferred_writes, fenced_writes)
         self.chains = Chains(db, self.last_jobs, self.blockers, self.jobs, deferred_writes)

@@ -12,10 +12,11 @@ from django.db import IntegrityError
 from django_jobchains.exceptions import DuplicateJobId
 from django_jobchains.payloads.codecs import encode_json, encode_payloads, get_codec
 from django_jobchains.store.blockers import Blockers
-from django_jobchains.store.database import Database, Part, statement, statements
+from django_jobchains.store.database import Database, Part, ids_json, statement, statements
 from django_jobchains.store.deduplication import Keys, lock_id
 from django_jobchains.store.errors import retried, retried_at_read_committed
 from django_jobchains.store.rows import ClaimedJob, CreatedJob, Effects, ExpiredJob, NewJob
+from django_jobchains.store.task_names import TaskNames
 
 #: The limits of one statement: the number of jobs, and of characters in their inputs. They bound the memory that its
 #: parameters take.
@@ -54,10 +55,11 @@ ResultT = TypeVar("ResultT")
 
 
 class Jobs(Part, ABC):
-    def __init__(self, db: Database, keys: Keys, blockers: Blockers) -> None:
+    def __init__(self, db: Database, keys: Keys, blockers: Blockers, task_names: TaskNames) -> None:
         super().__init__(db)
         self._keys = keys
         self._blockers = blockers
+        self._task_names = task_names
 
     @retried
     def create(self, jobs: Sequence[NewJob], effects: Effects | None = None) -> list[CreatedJob]:
@@ -100,6 +102,12 @@ class Jobs(Part, ABC):
         """Return a job's status and lease number, or None if it does not exist."""
         rows = self.db.fetch(self._look, [job_id.hex])
         return (rows[0][0], rows[0][1]) if rows else None
+
+    @retried
+    def types_of(self, job_ids: Collection[UUID]) -> list[tuple[UUID, str]]:
+        """Return the ids and types of these jobs, except those that do not exist."""
+        rows = self.db.fetch(self._types_of, [ids_json(job_ids)])
+        return [(self.db.id(id_), type_name) for id_, type_name in rows]
 
     @retried_at_read_committed
     def claim(
@@ -180,6 +188,10 @@ class Jobs(Part, ABC):
     def _look(self) -> str:
         return f"SELECT status, lease_number FROM {self.tables.job} WHERE id = {self.db.id_param}"
 
+    @statement
+    def _types_of(self) -> str:
+        return f"SELECT id, type_name FROM {self.tables.job} WHERE id {self.db.any_id}"
+
     # Inserting
 
     def _insert(self, jobs: Sequence[NewJob], effects: Effects) -> list[CreatedJob]:
@@ -194,6 +206,8 @@ class Jobs(Part, ABC):
 
         The effects are added first: if the reply to a commit is lost, the jobs may exist.
         """
+        if any(job.is_task for job in jobs):
+            self._task_names.add_new(jobs)
         is_single = len(jobs) == 1
         are_alike = self.db.has_arrays and not is_single and _are_alike(jobs)
         rows = [self._new_row(jobs[0])] * len(jobs) if are_alike else [self._new_row(job) for job in jobs]

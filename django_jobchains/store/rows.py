@@ -61,6 +61,8 @@ class NewJob:
     #: When the job expires if it has not started: at a time, or this long after it is due.
     expires_at: datetime | None = None
     expires_seconds: float | None = None
+    #: Whether its type is a task of Django's framework, which no jobs module declares.
+    is_task: bool = False
 
 
 class CreatedJob(NamedTuple):

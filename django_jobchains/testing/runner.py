@@ -23,7 +23,6 @@ from django_jobchains.declare.policies import resolve
 from django_jobchains.declare.registry import get_registry
 from django_jobchains.exceptions import InvalidInput
 from django_jobchains.handlers.abort_signal import AbortSignal
-from django_jobchains.handlers.job_log import JobLogBuffer
 from django_jobchains.models import Chain, Job
 from django_jobchains.notifications.wakeups import announced
 from django_jobchains.payloads.strict_json import decode
@@ -83,12 +82,13 @@ def run_due_jobs(limit: int | None = None, *, raise_errors: bool = False, using:
             outcomes.append(record_runner.conclude(record, ended, raise_errors=raise_errors))
             continue
         stored = Job.objects.using(store.using).in_bulk([job.id for job in jobs])
-        job_outcomes = _in_savepoint(store, _attempt(jobs, store, log_buffer))
+        job_outcomes = _in_savepoint(store, _attempt(jobs, context))
         while entries := log_buffer.take():
             store.logs.write(entries)
         for outcome in job_outcomes:
             outcome_writer.put(outcome)
             outcome_writer.step()
+            context.observers.run()
             outcomes.append(_with_job(outcome, stored[outcome.job.id]))
             if raise_errors and outcome.failed:
                 name = f"{outcome.job.type_name} {outcome.job.id}"
@@ -153,10 +153,17 @@ def _in_savepoint(store: Store, run: Callable[[], ResultT]) -> ResultT:
     return outcomes
 
 
-def _attempt(jobs: list[ClaimedJob], store: Store, log_buffer: JobLogBuffer) -> Callable[[], list[Outcome]]:
+def _attempt(jobs: list[ClaimedJob], context: WorkerContext) -> Callable[[], list[Outcome]]:
     registry = get_registry()
     processor = registry.processor(jobs[0].type_name)
-    environment = Environment(processor, resolve(*processor.policies), store, registry, log_buffer)
+    environment = Environment(
+        processor,
+        resolve(*processor.policies),
+        context.store,
+        registry,
+        context.log_buffer,
+        observers=context.observers,
+    )
     if processor.batch_limit:
         return BatchAttempt([(job, AbortSignal()) for job in jobs], environment).run
     if processor.is_async:

@@ -54,8 +54,7 @@ class Reaper(PeriodicTask):
         known = {processor.job_type.name: resolve(*processor.policies) for processor in processors}
         self._context = context
         self._store = context.store
-        #: By job type. The worker's own policy applies only to types that it serves.
-        self._backoffs = {name: policy.backoff for name, policy in {**known, **options.policies}.items()}
+        self._known = known
         #: For types that this worker does not know.
         self._backoff = resolve().backoff
         self.seconds: float = context.settings.REAP_SECONDS
@@ -75,22 +74,35 @@ class Reaper(PeriodicTask):
             effects.stopped_jobs.update(job.id for job in reaped)  # Their workers may only be slow.
         for job in reaped:
             report(JobReaped(self._context.worker, *job))
+        if effects.finished_chains and self._context.options.finds_tasks:
+            self._call_observers(effects.finished_chains)
         if reaped:
             self._context.counter.crashed(job.type_name for job in reaped)
             self._context.wake.set()
         return len(reaped) == REAP_LIMIT or self._applied is not None
+
+    def _call_observers(self, chain_ids: Collection[UUID]) -> None:
+        """Call the observers of jobs that have ended here: after too many crashes, or with a stored outcome."""
+        registry = self._context.options.registry
+        for job_id, type_name in self._store.jobs.types_of(chain_ids):
+            job_type = registry.find(type_name)
+            if job_type and job_type.processor and (observer := job_type.processor.observer):
+                self._context.observers.ended_elsewhere(observer, job_id)
 
     def _without_functions(self, held: Collection[UUID]) -> dict[str, CrashBackoff]:
         """Return the backoffs by job type. Functions are called here, before the jobs are locked.
 
         A job whose lease expires after this call is retried after the default backoff.
         """
-        backoffs: dict[str, CrashBackoff] = {name: _plain(backoff) for name, backoff in self._backoffs.items()}
-        if all(isinstance(backoff, Backoff) for backoff in (self._backoff, *self._backoffs.values())):
+        # The worker's own policy applies only to types that it serves.
+        policies = {**self._known, **self._context.options.policies}
+        by_type = {name: policy.backoff for name, policy in policies.items()}
+        backoffs: dict[str, CrashBackoff] = {name: _plain(backoff) for name, backoff in by_type.items()}
+        if all(isinstance(backoff, Backoff) for backoff in (self._backoff, *by_type.values())):
             return backoffs
         waits: dict[str, dict[int, float]] = defaultdict(dict)
         for type_name, crashes in self._store.leases.expired(REAP_LIMIT, held):
-            backoff = self._backoffs.get(type_name, self._backoff)
+            backoff = by_type.get(type_name, self._backoff)
             if not isinstance(backoff, Backoff):
                 waits[type_name][crashes + 1] = backoff_seconds(backoff, crashes + 1, None)
         return {**backoffs, **{name: _Waits(seconds) for name, seconds in waits.items()}}

@@ -43,8 +43,8 @@ class ClaimLoop:
         self._records = records
         #: In the order of their last claims, so that each lane gets its share of the slots.
         self._ordered: list[AnyLane] = [*lanes, *records.lanes.values()]
-        self._lane_of = {name: lane for lane in lanes for name in lane.leases}
-        self._pools = {id(lane.pool): lane.pool for lane in self._ordered}.values()
+        self._pools = list({id(lane.pool): lane.pool for lane in self._ordered}.values())
+        self._observers = context.observers
         self._jobs_left = context.options.max_jobs
         self.retires = self._is_closed = False
         #: Claimed jobs that will not be started and must be handed back.
@@ -83,6 +83,12 @@ class ClaimLoop:
             self._wake.needs_slots = self._wake.is_eager or not (had_slots and self._have_slots())
             self._wait([lane for lane in lanes if self._room(lane)], found=bool(found))
 
+    def add(self, lane: Lane) -> None:
+        """Claim jobs of another lane from now on. Can be called from any thread."""
+        if lane.pool not in self._pools:
+            self._pools.append(lane.pool)
+        self._ordered.append(lane)
+
     def close(self) -> None:
         """Hand back jobs that are claimed from now on, because they would not run. Can be called from any thread."""
         self._is_closed = True
@@ -95,7 +101,8 @@ class ClaimLoop:
 
     @property
     def _may_claim(self) -> bool:
-        return not (self.retires or self._is_closed or self._jobs_left == 0 or self._outcome_writer.is_behind)
+        is_behind = self._outcome_writer.is_behind or self._observers.is_behind
+        return not (self.retires or self._is_closed or self._jobs_left == 0 or is_behind)
 
     def _have_slots(self) -> bool:
         """Return whether every lane has a slot for another attempt."""
@@ -129,7 +136,7 @@ class ClaimLoop:
 
     def _notify_peers(self) -> None:
         """Notify other workers, which skipped the hint, if more jobs are due than this worker had slots for."""
-        due = self._next_due(self._lane_of)
+        due = self._next_due(self._ordered)
         if due is not None and due <= 0:
             with announced(self._store) as effects:
                 effects.add_due(2 * self._found)
@@ -162,7 +169,9 @@ class ClaimLoop:
             self._hand_back([job.key for job in jobs])
             return
         try:
-            claimed = [(job, self._leases.hold(job.key, lane.leases[job.type_name], since, job.queue)) for job in jobs]
+            seconds = [lane.environments[job.type_name].policy.lease.seconds for job in jobs]
+            held = zip(jobs, seconds, strict=True)
+            claimed = [(job, self._leases.hold(job.key, lease, since, job.queue)) for job, lease in held]
             attempts: list[AnyAttempt] = []
             for group in [claimed] if lane.batch_limit else [[one] for one in claimed]:
                 environment = lane.environments[group[0][0].type_name]
@@ -255,13 +264,13 @@ class ClaimLoop:
         if self._queues.have_changed():
             return
         seconds = self._longest_wait() * random.uniform(0.8, 1)  # noqa: S311 - jitter
-        due = self._next_due([name for lane in lanes for name in lane.leases])
+        due = self._next_due(lanes)
         if due is not None:  # A due job that was not claimed is locked by another transaction.
             seconds = min(max(due, MIN_WAIT_SECONDS) if due > 0 else LOCKED_WAIT_SECONDS, seconds)
         self._wake.wait(seconds)
 
-    def _next_due(self, type_names: Iterable[str]) -> float | None:
-        leases = {name: self._lane_of[name].leases[name] for name in type_names}
+    def _next_due(self, lanes: Iterable[AnyLane]) -> float | None:
+        leases = {name: seconds for lane in lanes for name, seconds in lane.leases.items()}
         if not leases:  # only records
             return None
         return self._store.jobs.next_due(leases, *self._queues.open())

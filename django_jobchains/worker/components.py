@@ -6,6 +6,8 @@ from functools import partial
 from django_jobchains.attempts.batch_attempt import BatchAttempt
 from django_jobchains.attempts.job_attempt import Environment
 from django_jobchains.chains.pruning import retention_rules
+from django_jobchains.declare.policies import AttemptPolicy
+from django_jobchains.isolation import Isolation
 from django_jobchains.notifications import Hint, Listener, get_notifier
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.telemetry.probes import NotifierState, PoolCount, SlotCount
@@ -23,6 +25,7 @@ from django_jobchains.worker.options import WorkerContext, WorkerOptions
 from django_jobchains.worker.records import RecordWorkers
 from django_jobchains.worker.scheduler import Scheduler
 from django_jobchains.worker.slots import AnyAttempt, Claimed, Lane, SlotPool, Slots, single
+from django_jobchains.worker.task_finder import TaskFinder
 from django_jobchains.worker.threads import OwnedThread
 from django_jobchains.worker.upkeep import LeaseRenewal, StuckAttempts
 from django_jobchains.worker.wake_order import WakeOrder
@@ -31,30 +34,39 @@ from django_jobchains.worker.wake_order import WakeOrder
 class Components:
     """The components of a worker. ``give_up`` is called when one of them cannot continue."""
 
+    is_started = False
+
     def __init__(self, options: WorkerOptions, *, give_up: Callable[[], None]) -> None:
         self.context = context = WorkerContext(options, give_up)
         self.using = options.store.using
         self.outcome_writer = EndWriter(context, JobSink(context))
         self.slots = Slots(context, self.outcome_writer)
-        isolations = [*(policy.isolation for policy in options.policies.values()), *options.record_isolations.values()]
         #: By isolation. Types with an equal isolation share them.
-        self.child_slots = {each: ChildSlots(each, self.slots) for each in isolations if each.is_process}
-        self.async_slots = AsyncSlots(context, self.outcome_writer) if self._has_async_handlers() else None
-        self.pools: list[SlotPool] = [self.slots, *self.child_slots.values()]
-        if self.async_slots:
-            self.pools.append(self.async_slots)
-        self.lanes = self._lanes()
+        self.child_slots: dict[Isolation, ChildSlots] = {}
+        self.async_slots: AsyncSlots | None = None
+        self.pools: list[SlotPool] = [self.slots]
+        self.lanes: list[Lane] = []
+        for name, policy in options.policies.items():
+            self._add_type(name, policy)
         self.records = RecordWorkers(context, self._pool_of_records)
         self.notifier = get_notifier(self.using)
         self.claim_loop = ClaimLoop(context, self.lanes, self.outcome_writer, self.records)
-        lanes = {name: lane for lane in self.lanes for name in lane.leases}
-        self.wake_order = WakeOrder(context, self.notifier, lanes)
+        self.wake_order = WakeOrder(context, self.notifier, self._lanes_by_type())
         self.renewal = LeaseRenewal(context)
         self.heartbeat = Heartbeat(context, self.pools, self.wake_order)
         self.scheduler = Scheduler(context, self.heartbeat)
+        self.task_finder = TaskFinder(context, self.heartbeat, self.serve, self.withdraw)
+        self.pruner = Pruner(
+            context.store,
+            retention_rules(options.registry),
+            worker=context.worker,
+            seconds=context.settings.PRUNE_SECONDS or 0,
+        )
         self.maintenance = PeriodicTasks(*self._periodic_tasks())
         #: A worker whose code declares schedules has a thread for them, so that nothing else delays a tick.
         self.scheduling = PeriodicTasks(self.scheduler) if self.scheduler.declared.names else self.maintenance
+        #: Importing a task may take long, so that it has its own thread.
+        self.finding = PeriodicTasks(self.task_finder) if options.finds_tasks else None
         self.heartbeat.on_gone_schedules = partial(self.scheduling.run_soon, self.scheduler)
         self.log_writer = LogWriter(context)
         self.stuck_attempts = StuckAttempts(context, self.pools, self.outcome_writer)
@@ -63,6 +75,7 @@ class Components:
         self.health_monitor = HealthMonitor(context, self.threads.values(), self.maintenance, self.pools, self.notifier)
 
     def start(self) -> None:
+        self.is_started = True
         for pool in self.pools:
             pool.start()
         for thread in self.threads.values():
@@ -78,6 +91,8 @@ class Components:
         self.records.on_hint(hint)
         if (seconds := self.scheduler.on_hint(hint)) is not None:
             self.scheduling.run_soon(self.scheduler, seconds)
+        if self.finding is not None and (seconds := self.task_finder.on_hint(hint)) is not None:
+            self.finding.run_soon(self.task_finder, seconds)
 
     def slot_counts(self) -> list[SlotCount]:
         """Return the slots of this worker by kind and state, for gauges. The kind of an idle slot is its own."""
@@ -132,60 +147,72 @@ class Components:
 
     # Creating them
 
-    def _has_async_handlers(self) -> bool:
-        """Return whether a handler is an ``async def`` function, and runs in this process."""
+    def serve(self, name: str, policy: AttemptPolicy) -> None:
+        """Claim jobs of another type from now on. Called by one thread at a time, also while the worker runs."""
         options = self.context.options
-        in_threads = [name for name, policy in options.policies.items() if not policy.isolation.is_process]
-        has_jobs = any(options.registry.processor(name).is_async for name in in_threads)
-        return has_jobs or any(map(self._is_on_loop, options.records.values()))
+        options.policies = {**options.policies, name: policy}
+        lane = self._add_type(name, policy)
+        self.wake_order.serve(self._lanes_by_type())
+        self.pruner.rules = retention_rules(options.registry)
+        if lane is not None:
+            self.claim_loop.add(lane)
+        self.claim_loop.idle.clear()
+        self.context.wake.set()
 
-    def _lanes(self) -> list[Lane]:
-        """Return one lane for types whose attempts take one job, one for async types, and one for each batch type.
+    def withdraw(self, name: str) -> None:
+        """Claim no more jobs of a type that ``serve`` has added."""
+        options = self.context.options
+        options.policies = {other: policy for other, policy in options.policies.items() if other != name}
+        options.missing -= {name}
+        for lane in self.lanes:
+            lane.withdraw(name)
+        self.wake_order.serve(self._lanes_by_type())
 
-        Types that run in child processes have their own lane for each isolation.
-        """
-        policies = self.context.options.policies
-        processors = {name: self.context.options.registry.processor(name) for name in policies}
-        in_threads = [name for name in policies if policies[name].isolation not in self.child_slots]
-        on_loop = [name for name in in_threads if processors[name].is_async]
-        in_slots = [name for name in in_threads if name not in on_loop]
-        lanes = self._lanes_of(in_slots, self.slots, single, BatchAttempt)
-        if self.async_slots and on_loop:
-            lanes.append(Lane(self.async_slots, self._environments(on_loop), make=self.async_slots.attempt))
-        for isolation, slots in self.child_slots.items():
-            names = [name for name in policies if policies[name].isolation == isolation]
-            lanes += self._lanes_of(names, slots, IsolatedAttempt, IsolatedAttempt)
-        return lanes
+    def _lanes_by_type(self) -> dict[str, Lane]:
+        return {name: lane for lane in self.lanes for name in lane.leases}
 
-    def _lanes_of(
-        self,
-        names: Sequence[str],
-        pool: SlotPool,
-        make: Callable[[Sequence[Claimed], Environment], AnyAttempt],
-        make_batch: Callable[[Sequence[Claimed], Environment], AnyAttempt],
-    ) -> list[Lane]:
-        limits = {name: self.context.options.registry.processor(name).batch_limit for name in names}
-        batches = [Lane(pool, self._environments([name]), limit, make_batch) for name, limit in limits.items() if limit]
-        singles = [name for name in names if not limits[name]]
-        return [Lane(pool, self._environments(singles), make=make), *batches] if singles else batches
-
-    def _environments(self, names: Sequence[str]) -> dict[str, Environment]:
+    def _add_type(self, name: str, policy: AttemptPolicy) -> Lane | None:
+        """Add a type to the lane of its pool, and return the lane if it is new. Batches have their own lanes."""
         context, registry = self.context, self.context.options.registry
-        return {
-            name: Environment(
-                registry.processor(name), context.options.policies[name], context.store, registry, context.log_buffer
-            )
-            for name in names
-        }
+        processor = registry.processor(name)
+        pool = self._pool(policy.isolation, is_async=processor.is_async)
+        environment = Environment(
+            processor, policy, context.store, registry, context.log_buffer, observers=context.observers
+        )
+        lane = next((lane for lane in self.lanes if lane.pool is pool and lane.batch_limit is None), None)
+        if lane is not None and processor.batch_limit is None:
+            lane.add(name, environment)
+            return None
+        make: Callable[[Sequence[Claimed], Environment], AnyAttempt] = BatchAttempt if processor.batch_limit else single
+        if isinstance(pool, ChildSlots):
+            make = IsolatedAttempt
+        elif isinstance(pool, AsyncSlots):
+            make = pool.attempt
+        self.lanes.append(Lane(pool, {name: environment}, processor.batch_limit, make))
+        return self.lanes[-1]
 
-    def _is_on_loop(self, kind: RecordType) -> bool:
-        return kind.is_async and not self.context.options.record_isolations[kind.name].is_process
+    def _pool(self, isolation: Isolation, *, is_async: bool) -> SlotPool:
+        """Return the pool of attempts with this isolation, and create it if it is the first."""
+        if isolation.is_process:
+            if isolation not in self.child_slots:
+                self.child_slots[isolation] = ChildSlots(isolation, self.slots)
+                self._add_pool(self.child_slots[isolation])
+            return self.child_slots[isolation]
+        if not is_async:
+            return self.slots
+        if self.async_slots is None:
+            self.async_slots = AsyncSlots(self.context, self.outcome_writer)
+            self._add_pool(self.async_slots)
+        return self.async_slots
+
+    def _add_pool(self, pool: SlotPool) -> None:
+        self.pools.append(pool)
+        if self.is_started:
+            pool.start()
 
     def _pool_of_records(self, kind: RecordType) -> SlotPool:
         """Return the pool in which a model's records are handled."""
-        if self.async_slots and self._is_on_loop(kind):
-            return self.async_slots
-        return self.child_slots.get(self.context.options.record_isolations[kind.name], self.slots)
+        return self._pool(self.context.options.record_isolations[kind.name], is_async=kind.is_async)
 
     def _periodic_tasks(self) -> Iterator[PeriodicTask]:
         options, settings = self.context.options, self.context.settings
@@ -197,8 +224,8 @@ class Components:
         yield Unblocker(self.context, self.heartbeat)
         if not self.scheduler.declared.names:  # Others may have been created while workers run.
             yield self.scheduler
-        if settings.PRUNE_SECONDS is not None and (rules := retention_rules(options.registry)):
-            yield Pruner(self.context.store, rules, worker=self.context.worker, seconds=settings.PRUNE_SECONDS)
+        if settings.PRUNE_SECONDS is not None and (self.pruner.rules or options.finds_tasks):
+            yield self.pruner
 
     def _threads(self) -> dict[str, OwnedThread]:
         context = self.context
@@ -208,6 +235,8 @@ class Components:
         }
         if self.scheduling is not self.maintenance:
             steps["schedules"] = self.scheduling.step
+        if self.finding is not None:
+            steps |= {"tasks": self.finding.step, "observers": self.context.observers.step}
         if context.options.slots:  # Otherwise only maintenance runs. The claim loop waits until it is stopped.
             steps |= {
                 "outcome-writer": self.outcome_writer.step,

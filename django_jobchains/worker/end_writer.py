@@ -431,6 +431,8 @@ class JobSink(Sink[Outcome]):
                     job.wait_seconds,
                 )
             )
+            if is_written:
+                self._context.observers.ended(outcome)
             if is_written and continuation:
                 continuations.append((continuation, outcome.effects or self._effects))
             elif is_written and finished and not job.chain_index and is_end_observed:

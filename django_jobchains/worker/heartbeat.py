@@ -76,6 +76,10 @@ class Heartbeat(PeriodicTask):
         """Return the ids of the live workers with the same declarations of schedules, the first to start first."""
         return [worker.id for worker in self._present if is_alive(worker) and worker.schedules == self.schedules]
 
+    def live_peers(self) -> list[WorkerFacts]:
+        """Return the other live workers, as they were at the last heartbeat."""
+        return [worker for worker in self._present if is_alive(worker) and worker.id != self._worker]
+
     def leave(self, seconds: float) -> None:
         """Store the last counts and delete the row."""
         self._has_left = True

@@ -16,8 +16,10 @@ from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, router
 
+from django_jobchains.attempts.observer_calls import ObserverCalls
 from django_jobchains.conf import get_settings
 from django_jobchains.db.setup import thread_problem
+from django_jobchains.declare import registry as registries
 from django_jobchains.declare.policies import AttemptPolicy, Backoff, BackoffFunction, Lease, Policy, resolve, to_lease
 from django_jobchains.declare.registry import Registry, get_registry
 from django_jobchains.handlers.job_log import JobLogBuffer
@@ -41,11 +43,12 @@ ValueT = TypeVar("ValueT")
 DefaultT = TypeVar("DefaultT")
 
 
-@dataclass(frozen=True)
+@dataclass
 class WorkerOptions:
     """The checked options of a worker. ``policies``: by job type served; ``records``: the record workers by name.
 
-    ``queues`` None: every queue. ``slots`` 0: maintenance only.
+    ``queues`` None: every queue. ``slots`` 0: maintenance only. While the worker runs, ``policies`` is replaced when it
+    finds another task, and nothing else changes.
     """
 
     worker: str
@@ -61,17 +64,25 @@ class WorkerOptions:
     async_slots: int = 1
     poll_seconds: float = 1.0
     max_jobs: int | None = None
+    #: Whether it finds tasks of Django's framework: those whose type names match ``types``, None for all.
+    finds_tasks: bool = False
+    types: tuple[str, ...] | None = None
+    own_policy: Policy = field(default_factory=Policy)
+    #: Served types whose jobs it can only fail, because their tasks cannot be imported here.
+    missing: frozenset[str] = frozenset()
 
     @property
     def shortest_lease_seconds(self) -> float:
         leases = [policy.lease.seconds for policy in self.policies.values()]
+        if self.finds_tasks:
+            leases.append(resolve(self.own_policy).lease.seconds)
         stalled = [kind.stalled_seconds for kind in self.records.values()]
         return min([*leases, *stalled], default=resolve().lease.seconds)
 
     @property
     def type_names(self) -> tuple[str, ...]:
-        """The names of the job types and record workers."""
-        return tuple(sorted([*self.policies, *self.records]))
+        """The names of the job types and record workers. Other workers are to run what is missing here."""
+        return tuple(sorted({*self.policies, *self.records} - self.missing))
 
 
 def checked(kind: Value[ValueT], argument: str, given: object, default: DefaultT) -> ValueT | DefaultT:
@@ -184,11 +195,13 @@ def served_policies(
     types: Collection[str] | None,
     own: Policy,
     required: Collection[type[Middleware] | str],
+    *,
+    finds_tasks: bool = False,
 ) -> dict[str, AttemptPolicy]:
     """Return the policy of each type served, and check that the worker can run jobs of all of them."""
     registry.check()
-    policies = _policies(registry, types, own)
-    names = [*policies, *(kind.name for kind in registry.record_types() if _is_served(kind.name, types))]
+    policies = _policies(registry, types, own, finds_tasks=finds_tasks)
+    names = [*policies, *(kind.name for kind in registry.record_types() if is_served(kind.name, types))]
     if problems := registry.middleware_problems(required_middleware(required), names):
         raise ImproperlyConfigured(f"Required middleware: {problems}. Correct it: Processors(middleware=[…]).")
     if problem := next(registry.failure_problems(), None):
@@ -199,15 +212,17 @@ def served_policies(
     return policies
 
 
-def _policies(registry: Registry, types: Collection[str] | None, own: Policy) -> dict[str, AttemptPolicy]:
+def _policies(
+    registry: Registry, types: Collection[str] | None, own: Policy, *, finds_tasks: bool
+) -> dict[str, AttemptPolicy]:
     """Return the policy of each type served, from the processor, its slice, the worker, the settings and defaults."""
     policies = {
         processor.job_type.name: resolve(*processor.policies, own)
         for processor in registry.processors()
-        if _is_served(processor.job_type.name, types)
+        if is_served(processor.job_type.name, types)
     }
     names = [kind.name for kind in registry.record_types()]
-    if not policies and not any(_is_served(name, types) for name in names):
+    if not (policies or finds_tasks) and not any(is_served(name, types) for name in names):
         names += [processor.job_type.name for processor in registry.processors()]
         wanted = ", ".join(types or ["all"])
         known = ", ".join(sorted(names)) or "none"
@@ -226,7 +241,7 @@ def records_of(
     wanted = [
         kind
         for kind in registry.record_types()
-        if _is_served(kind.name, types) and (queues is None or kind.queue in queues)
+        if is_served(kind.name, types) and (queues is None or kind.queue in queues)
     ]
     kinds = {kind.name: kind for kind in wanted if kind.is_in(using)}
     elsewhere = [kind.name for kind in wanted if kind.name not in kinds]
@@ -249,6 +264,15 @@ def check_record_tables(kinds: Iterable[RecordType], using: str) -> None:
             raise ImproperlyConfigured(f"{problem.msg} {problem.hint}")
 
 
+def has_task_backends() -> bool:
+    """Return whether ``TASKS`` has a backend of ours. Its import has set ``registry.load_task``."""
+    if registries.load_task is None:
+        return False
+    from django_jobchains.tasks_backend import backends
+
+    return bool(backends())
+
+
 def record_isolations(registry: Registry, records: Mapping[str, RecordType], own: Policy) -> dict[str, Isolation]:
     """Return the isolation of each record worker: from its registration, the worker or the settings."""
     isolations = {name: resolve(Policy(isolation=kind.own_isolation), own).isolation for name, kind in records.items()}
@@ -257,7 +281,7 @@ def record_isolations(registry: Registry, records: Mapping[str, RecordType], own
     return isolations
 
 
-def _is_served(name: str, types: Collection[str] | None) -> bool:
+def is_served(name: str, types: Collection[str] | None) -> bool:
     return types is None or any(fnmatchcase(name, pattern) for pattern in types)
 
 
@@ -304,5 +328,6 @@ class WorkerContext:
         self.queues = ServedQueues(self.store, self.held, options.queues)
         self.counter = AttemptCounter(self.store, worker=self.worker, seconds=self.settings.HEARTBEAT_SECONDS)
         self.log_buffer = JobLogBuffer()
+        self.observers = ObserverCalls()
         #: The claimed attempts that wait for a slot, by pool.
         self.backlogs: list[Sized] = []

@@ -47,9 +47,11 @@ class Shutdown:
 
     def run(self, timeout: float) -> int:
         """Wait up to ``timeout`` seconds for handlers. Returns how many attempts had not ended and were handed back."""
+        deadline = time.monotonic() + timeout
         self._stop_claiming()
-        self._drain(time.monotonic() + timeout)
+        self._drain(deadline)
         abandoned = self._finish_writing()
+        self._call_observers(deadline)
         self._close()
         return abandoned
 
@@ -103,6 +105,12 @@ class Shutdown:
         keys = [key for key in held if key not in ended]
         self._hand_back(keys, ended_attempts(pending))
         return len(keys) + self._components.records.finish(self._step_seconds)
+
+    def _call_observers(self, deadline: float) -> None:
+        """Let the observers of attempts finish, until the deadline at most."""
+        observers = self._components.context.observers
+        if not observers.drain(max(deadline, time.monotonic() + self._step_seconds)):
+            logger.warning("The worker stops before the signals of all ended tasks could be sent.")
 
     def _hand_back(self, keys: list[AttemptKey], ended: Sequence[EndedAttempt] = (), *, has_begun: bool = True) -> None:
         """Hand jobs back, and store ends. ``has_begun``: whether the handlers of ``keys`` may have been called.
@@ -175,10 +183,12 @@ class Shutdown:
         for component in (
             components.maintenance,
             components.scheduling,
+            components.finding or components.scheduling,
             components.renewal,
             components.stuck_attempts,
         ):
             component.pause.set()
+        components.context.observers.interrupt()
         components.outcome_writer.interrupt()
         components.records.close()
         components.log_writer.flush()

@@ -172,7 +172,10 @@ class SlotPool:
 @dataclass(eq=False)
 class Lane:
     """Job types that are claimed together. ``environments``: what the attempts of each type share. ``batch_limit``: the
-    number of jobs that one attempt can take, if it takes several. ``make``: creates an attempt for claimed jobs."""
+    number of jobs that one attempt can take, if it takes several. ``make``: creates an attempt for claimed jobs.
+
+    Types are added while other threads read both mappings, so these are replaced.
+    """
 
     pool: SlotPool
     environments: Mapping[str, Environment]
@@ -181,8 +184,18 @@ class Lane:
 
     @cached_property
     def leases(self) -> dict[str, float]:
-        """The seconds of a lease, by type."""
+        """The seconds of a lease, by the types to claim."""
         return {name: environment.policy.lease.seconds for name, environment in self.environments.items()}
+
+    def add(self, name: str, environment: Environment) -> None:
+        """Claim jobs of another type from now on, or of one that was withdrawn."""
+        leases = {**self.leases, name: environment.policy.lease.seconds}
+        self.environments = {**self.environments, name: environment}  # First, because jobs may be claimed at once.
+        self.leases = leases
+
+    def withdraw(self, name: str) -> None:
+        """Claim no more jobs of a type."""
+        self.leases = {other: seconds for other, seconds in self.leases.items() if other != name}
 
     def room(self) -> int:
         """Return how many jobs to claim now."""

@@ -98,17 +98,21 @@ class StuckAttempts:
     """
 
     def __init__(self, context: WorkerContext, pools: Sequence[SlotPool], outcome_writer: EndWriter[Outcome]) -> None:
-        options, self._stuck_seconds = context.options, context.settings.STUCK_SECONDS
-        timeouts = [policy.timeout_seconds for policy in options.policies.values()]
-        timeouts += [kind.max_runtime_seconds for kind in options.records.values()]
+        self._stuck_seconds = context.settings.STUCK_SECONDS
         self._context = context
         self._pools = pools
         self._outcome_writer = outcome_writer
         self._worker = context.worker
-        self._seconds = min(
-            options.shortest_lease_seconds / 20, self._stuck_seconds / 2, 1, *(seconds / 10 for seconds in timeouts)
-        )
         self.pause = threading.Event()
+
+    @property
+    def _seconds(self) -> float:
+        """The interval of the checks, which a type that is added later may make shorter."""
+        options = self._context.options
+        timeouts = [policy.timeout_seconds for policy in options.policies.values()]
+        timeouts += [kind.max_runtime_seconds for kind in options.records.values()]
+        lease_seconds = options.shortest_lease_seconds
+        return min(lease_seconds / 20, self._stuck_seconds / 2, 1, *(seconds / 10 for seconds in timeouts))
 
     def step(self) -> None:
         for held in self._context.held:

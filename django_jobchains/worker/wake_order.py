@@ -40,9 +40,8 @@ class WakeOrder:
         self._counter = context.counter
         self._poll_seconds = options.poll_seconds
         self._notifier = notifier
-        self._lanes = lanes
-        #: The same for all workers that could run the same jobs.
-        self.group = group_of(context.store.connection.settings_dict, options.queues, options.type_names)
+        self._context = context
+        self.serve(lanes)
         self._order: PeerOrder | None = None
         #: Jobs that were hinted since the last heartbeat, except short ones: they may have filled free slots.
         self._hinted = 0
@@ -51,6 +50,13 @@ class WakeOrder:
         self._asked_at = 0.0
         #: Whether the last hint assigned some jobs to this worker, and others to its peers.
         self.is_sharing = False
+
+    def serve(self, lanes: Mapping[str, Lane]) -> None:
+        """React to hints about the types of these lanes from now on."""
+        options = self._context.options
+        #: The same for all workers that could run the same jobs.
+        self.group = group_of(self._context.store.connection.settings_dict, options.queues, options.type_names)
+        self._lanes = lanes
 
     @property
     def is_alone(self) -> bool:

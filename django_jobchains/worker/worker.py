@@ -19,7 +19,7 @@ from django_jobchains.db.connections import repair_connections
 from django_jobchains.db.ids import new_id
 from django_jobchains.db.setup import setup_problem
 from django_jobchains.declare.policies import Backoff, BackoffFunction, Lease
-from django_jobchains.declare.registry import Registry
+from django_jobchains.declare.registry import Registry, get_registry
 from django_jobchains.isolation import Isolation, Level
 from django_jobchains.middleware import Middleware
 from django_jobchains.telemetry import report
@@ -38,6 +38,7 @@ from django_jobchains.worker.options import (
     checked_policy,
     checked_registry,
     checked_store,
+    has_task_backends,
     record_isolations,
     records_of,
     served_policies,
@@ -109,6 +110,7 @@ class Worker:
         served_types, served_queues = checked_names("types", types, TYPE_NAME), checked_names("queues", queues, QUEUE)
         own = checked_policy(backoff, lease, max_attempts, timeout, isolation)
         self.store = checked_store(using)
+        finds_tasks = not maintenance_only and registry is get_registry() and has_task_backends()
         policies, records = {}, {}
         if maintenance_only:
             check_maintenance_only(
@@ -116,8 +118,9 @@ class Worker:
             )
             served_queues = ()
         else:
-            policies = served_policies(registry, served_types, own, required_middleware)
-            records = records_of(registry, served_types, served_queues, self.store.using, has_jobs=bool(policies))
+            policies = served_policies(registry, served_types, own, required_middleware, finds_tasks=finds_tasks)
+            has_jobs = bool(policies) or finds_tasks
+            records = records_of(registry, served_types, served_queues, self.store.using, has_jobs=has_jobs)
         self.options = WorkerOptions(
             worker=self.id,
             name=self.name,
@@ -131,6 +134,9 @@ class Worker:
             async_slots=checked(Count(), "async_slots", async_slots, settings.ASYNC_SLOTS),
             poll_seconds=checked(Duration(), "poll_seconds", poll_seconds, settings.POLL_SECONDS),
             max_jobs=checked(Count(), "max_jobs", max_jobs, None),
+            finds_tasks=finds_tasks,
+            types=served_types,
+            own_policy=own,
         )
         self.stop_request, self._failed, self._stopped = StopRequest(), threading.Event(), threading.Event()
         self.components = Components(self.options, give_up=self._failed.set)
@@ -195,6 +201,7 @@ class Worker:
         check_alias(self.store)
         self.store.db.prepare_for_workers()
         self.components.context.wake.is_eager |= self.burst
+        self._find_tasks()
         options, async_slots = self.options, self.components.async_slots.count if self.components.async_slots else 0
         report(WorkerStarted(self.id, options.slots, async_slots, options.type_names, options.queues, self.store.using))
         self._started_at = time.monotonic()
@@ -202,6 +209,19 @@ class Worker:
             self._fire_schedules()
         self.components.start()
         add_worker(self.components)
+
+    def _find_tasks(self) -> bool:
+        """Find tasks that were enqueued, and return whether any of them is new.
+
+        A worker that ends when nothing is due decides at once about those that cannot be imported.
+        """
+        if not self.options.finds_tasks:
+            return False
+        try:
+            return self.components.task_finder.find(**({"grace_seconds": 0.0} if self.burst else {}))
+        except Error:  # The thread for tasks reports it.
+            repair_connections()
+            return False
 
     def _fire_schedules(self) -> None:
         """Fire the schedules that are due, so that a worker that runs until it is idle runs their chains."""
@@ -277,7 +297,7 @@ class Worker:
         claim_loop = self.components.claim_loop
         if self.stop_request.is_made or self.failed or claim_loop.exhausted.is_set():
             return True
-        return self.burst and claim_loop.idle.is_set()
+        return self.burst and claim_loop.idle.is_set() and not self._find_tasks()
 
     def _retire_at_limits(self) -> None:
         is_too_large = self._max_rss and resident_bytes() > self._max_rss

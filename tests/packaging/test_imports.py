@@ -23,6 +23,7 @@ DRIVERS = (
     "prometheus_client",
     "cronsim",
     "sentry_sdk",
+    "django_tasks",
 )
 #: Modules that need an optional package.
 OF_A_DRIVER = {
@@ -36,6 +37,10 @@ OF_A_DRIVER = {
     "django_jobchains.store.postgresql.dialect",
     "django_jobchains.store.postgresql.wire",
     "django_jobchains.pytest_plugin",
+    "django_jobchains.tasks_backend",
+    "django_jobchains.tasks_backend.framework",
+    "django_jobchains.tasks_backend.results",
+    "django_jobchains.tasks_backend.task_types",
     "django_jobchains.contrib.sentry",
     "django_jobchains.telemetry.otel",
     "django_jobchains.telemetry.otel.carrier",
@@ -105,6 +110,7 @@ ROOT_NAMES = (
     "Lease",
     "Processors",
     "RescheduleJob",
+    "Retention",
     "RunningJob",
     "chains",
     "schedules",

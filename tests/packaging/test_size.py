@@ -20,13 +20,13 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 #: Lines of code of each entry at the root of the package. An entry may exceed its budget by a twentieth. A change that
 #: makes one smaller lowers its budget.
 BUDGETS = {
-    "worker": 5570,
+    "worker": 5760,
     "store": 4550,
     "admin": 3550,
     "cli": 1870,
     "telemetry": 1770,
     "children": 1720,
-    "attempts": 1460,
+    "attempts": 1530,
     "notifications": 1790,
     "declare": 1340,
     "testing": 970,
@@ -53,13 +53,14 @@ BUDGETS = {
     "templatetags": 40,
     "__init__": 40,
     "processors": 40,
-    "apps": 30,
+    "apps": 38,
     "pytest_plugin": 22,
+    "tasks_backend": 580,
     "schedules": 369,
 }
-MAX_CODE = 32_559
-MAX_LINES = 46_184
-MAX_FILES = 237
+MAX_CODE = 33_514
+MAX_LINES = 47_518
+MAX_FILES = 243
 MAX_LINES_OF_A_FILE = 700
 #: The number of private functions of up to three lines that only one function calls.
 MAX_SHORT_FUNCTIONS = 57

@@ -19,7 +19,7 @@ from django_jobchains.admin.actions.job_action import HAS_CONTINUED, Check, JobA
 from django_jobchains.chains import CurrentJob
 from django_jobchains.declare.job_types import JobType
 from django_jobchains.declare.registry import get_registry
-from django_jobchains.exceptions import InvalidInput, InvalidOutput, JobTypeNotFound
+from django_jobchains.exceptions import InvalidInput, InvalidOutput
 from django_jobchains.payloads.strict_json import check_size
 from django_jobchains.payloads.types import Codec
 from django_jobchains.statuses import OPEN
@@ -107,10 +107,7 @@ class CompleteAction(JobAction):
 
 def declared(type_name: str) -> JobType[Any, Any] | None:
     """Return the job type, or None if no app declares it."""
-    try:
-        return get_registry().job_type(type_name)
-    except JobTypeNotFound:
-        return None
+    return get_registry().find(type_name)
 
 
 def completion_form(type_name: str) -> Any:

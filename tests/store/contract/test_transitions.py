@@ -29,7 +29,8 @@ GUARD = re.compile(r"job\.status( \|\| '')? (=|IN) |CASE job\.status WHEN 'runni
 #: Public methods that change no status.
 READERS = {
     "attempts.has_failed", "attempts.lock", "attempts.lock_all", "chains.contexts", "chains.ends", "chains.lifetimes",
-    "jobs.next_due", "jobs.state_of", "last_jobs.chains_of", "last_jobs.lock", "last_jobs.lock_chain_of",
+    "jobs.next_due", "jobs.state_of", "jobs.types_of", "last_jobs.chains_of", "last_jobs.lock",
+    "last_jobs.lock_chain_of",
     "last_jobs.of_jobs", "last_jobs.read", "leases.check", "leases.expired", "queues.rules", "retention.find_ended",
     "stats.activity", "stats.counts_by_time", "stats.counts_by_type",
     "stats.failing_types", "stats.held_groups", "stats.pending_groups", "stats.time_ago",
@@ -170,8 +171,8 @@ def test_job_is_deleted_from_any_status(store, status):
 def movers():
     """Return the public methods that are not listed above."""
     assert public_methods() >= READERS | OTHERS
-    # Records and schedules have their own tables.
-    of_jobs = {name for name in public_methods() if not name.startswith(("record", "schedule"))}
+    # Records, schedules and the names of tasks have their own tables.
+    of_jobs = {name for name in public_methods() if not name.startswith(("record", "schedule", "task"))}
     return {name.partition(".")[2] for name in of_jobs - READERS - OTHERS}
 
 

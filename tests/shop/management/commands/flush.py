@@ -11,6 +11,8 @@ from django.core.management.commands import flush
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from django_jobchains.store.task_names import forget_names
+
 KEPT = {"auth_permission", "django_content_type"}
 #: The size of the job table with its indexes at which it is truncated.
 MAX_BYTES = 1024 * 1024
@@ -23,6 +25,7 @@ class Command(flush.Command):
             super().handle(**options)
         else:
             _delete_all(connection)
+            forget_names(using=connection.alias)  # Otherwise a receiver of post_migrate does this.
 
 
 def _has_grown(connection: BaseDatabaseWrapper) -> bool:

@@ -1,0 +1,96 @@
+"""Calls the observers of attempts, in order, on a thread for that: what they do may take long or use the database."""
+
+import queue
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from django_jobchains.attempts.outcome import Outcome, OutcomeKind
+from django_jobchains.db.connections import close_thread_connections, usable_connections
+from django_jobchains.declare.job_types import AttemptObserver, Processor
+from django_jobchains.store.rows import ClaimedJob
+
+#: While more calls than this wait, no more jobs are claimed.
+MAX_WAITING = 1_000
+#: A thread that has had nothing to call for this long closes its connections.
+IDLE_SECONDS = 30.0
+#: The statuses of jobs by the ends of attempts that end them.
+_STATUSES = {
+    OutcomeKind.COMPLETED: "completed",
+    OutcomeKind.FAILED: "failed",
+    OutcomeKind.CANCELLED: "cancelled",
+}
+
+
+class ObserverCalls:
+    """The calls that wait. Can be used from any thread, except ``step`` and ``run``, which make them."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._is_calling = False
+
+    @property
+    def is_behind(self) -> bool:
+        return self._queue.qsize() > MAX_WAITING
+
+    @property
+    def is_drained(self) -> bool:
+        return self._queue.empty() and not self._is_calling
+
+    def started(self, processor: Processor, job: ClaimedJob) -> None:
+        """Call the observer before an attempt: at once, unless that would block an event loop."""
+        if (observer := processor.observer) is None:
+            return
+        if processor.is_async:
+            self._queue.put(partial(observer.started, job))
+        else:
+            observer.started(job)
+
+    def ended(self, outcome: Outcome) -> None:
+        """Call the observer later, if an attempt that was written has ended its job."""
+        observer = outcome.processor.observer if outcome.processor else None
+        row = outcome.finished or outcome.failed
+        status = _STATUSES.get(outcome.ending)
+        if observer is None or row is None or status is None or getattr(row, "continuation", None):
+            return
+        self._queue.put(partial(observer.ended, outcome.job, row, status, outcome.seconds, outcome.exception))
+
+    def ended_elsewhere(self, observer: AttemptObserver, job_id: Any) -> None:
+        self._queue.put(partial(observer.ended_elsewhere, job_id))
+
+    def step(self) -> None:
+        """Wait for a call, and make it and those that wait behind it. Close the connections of an idle thread."""
+        try:
+            first = self._queue.get(timeout=IDLE_SECONDS)
+        except queue.Empty:
+            close_thread_connections()
+            return
+        self._call(first)
+        self.run()
+
+    def run(self) -> None:
+        """Make the calls that wait."""
+        while not self._queue.empty():
+            self._call(self._queue.get())
+
+    def _call(self, call: Callable[[], object] | None) -> None:
+        if call is None:
+            return
+        self._is_calling = True
+        connections = usable_connections()
+        try:
+            call()
+        finally:
+            connections.clean()  # A receiver may have left a transaction open.
+            self._is_calling = False
+
+    def interrupt(self) -> None:
+        """End the wait for a call."""
+        self._queue.put(None)
+
+    def drain(self, deadline: float) -> bool:
+        """Wait until every call has been made. Return whether that was before the monotonic time ``deadline``."""
+        while not self.is_drained and time.monotonic() < deadline:
+            time.sleep(0.005)
+        return self.is_drained

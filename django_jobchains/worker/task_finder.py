@@ -1,0 +1,119 @@
+"""Finds tasks of Django's framework while a worker runs: those that no jobs module declares, by their stored names."""
+
+import random
+import time
+from collections.abc import Callable
+from logging import getLogger
+from math import inf
+
+from django_jobchains.declare.policies import AttemptPolicy, resolve
+from django_jobchains.exceptions import ProcessorNotFound, TaskNotImported
+from django_jobchains.notifications import EVERY, Hint
+from django_jobchains.text.errors import log_text
+from django_jobchains.worker.heartbeat import Heartbeat
+from django_jobchains.worker.maintenance import PeriodicTask
+from django_jobchains.worker.options import WorkerContext, is_served
+
+logger = getLogger("django_jobchains")
+
+#: The shortest time between two queries because of hints. On SQLite every commit is such a hint.
+HINT_SECONDS = 1.0
+#: How long the jobs of a task that cannot be imported here are left to other workers. Long enough for a deployment, in
+#: which an old worker meets tasks of the new version.
+GRACE_SECONDS = 300.0
+
+Serve = Callable[[str, AttemptPolicy], None]
+
+
+class TaskFinder(PeriodicTask):
+    """A periodic task that serves the tasks whose names are in the table, at each poll or after a hint about a new one.
+
+    A task that cannot be imported is left to other workers for ``GRACE_SECONDS`` after a job of it was first due. Then,
+    unless a live worker serves it, its jobs are claimed to fail with the reason.
+
+    ``serve`` and ``withdraw``: claim jobs of a type from now on, and no more.
+    """
+
+    def __init__(
+        self, context: WorkerContext, heartbeat: Heartbeat, serve: Serve, withdraw: Callable[[str], None]
+    ) -> None:
+        self._context = context
+        self._options = context.options
+        self._heartbeat = heartbeat
+        self._serve = serve
+        self._withdraw = withdraw
+        self.seconds: float = context.options.poll_seconds
+        self._looked_at = -inf
+        self._is_hinted = False
+        #: Why tasks cannot be imported here, by the names of their types, and when their jobs may be failed.
+        self._missing: dict[str, TaskNotImported] = {}
+        self._fails_at: dict[str, float] = {}
+        #: Names that cannot be those of tasks of this project.
+        self._foreign: set[str] = set()
+
+    def on_hint(self, hint: Hint) -> float | None:
+        """Return how soon to take a step because of a hint, or None if it is not about a new task."""
+        is_about_all = hint.kind == "job_scheduled" and hint.subject == EVERY
+        if not (is_about_all or (hint.kind == "job_scheduled" and self._is_new(hint.subject))):
+            return None
+        self._is_hinted = True
+        return max(self._looked_at + HINT_SECONDS - time.monotonic(), 0.0)
+
+    def step(self) -> bool:
+        """Find tasks. Returns True, because there is always a next step, after ``rest_seconds``."""
+        self.find()
+        self.rest_seconds = self.seconds * random.uniform(0.8, 1)  # noqa: S311 - jitter
+        if self._fails_at:
+            self.rest_seconds = min(
+                self.rest_seconds, max(min(self._fails_at.values()) - time.monotonic(), HINT_SECONDS)
+            )
+        return True
+
+    def find(self, grace_seconds: float = GRACE_SECONDS) -> bool:
+        """Serve what is new, and return whether there was anything."""
+        self._looked_at = time.monotonic()
+        found = [self._find(name) for name in sorted(self._context.store.task_names.read()) if self._is_new(name)]
+        return any([*found, *[self._handle_missing(name, grace_seconds) for name in list(self._missing)]])
+
+    def _is_new(self, name: str) -> bool:
+        known = name in self._options.policies or name in self._missing or name in self._foreign
+        return not known and is_served(name, self._options.types)
+
+    def _find(self, name: str) -> bool:
+        registry = self._options.registry
+        try:
+            processor = registry.processor(name)
+        except ProcessorNotFound:  # A task of a backend that this project does not have.
+            self._foreign.add(name)
+            return False
+        except TaskNotImported as error:
+            self._missing[name] = error
+            return False
+        self._serve(name, resolve(*processor.policies, self._options.own_policy))
+        return True
+
+    def _handle_missing(self, name: str, grace_seconds: float) -> bool:
+        """Decide about the jobs of a task that cannot be imported here. Return whether they are now claimed to fail."""
+        if any(name in worker.type_names for worker in self._heartbeat.live_peers()):
+            self._fails_at.pop(name, None)
+            if name in self._options.missing:
+                self._withdraw(name)
+            return False
+        seconds = self._context.store.jobs.next_due({name: 1.0}, self._options.queues)
+        if name in self._options.missing or seconds is None or seconds > 0:
+            return False
+        error, now = self._missing[name], time.monotonic()
+        if name not in self._fails_at:
+            self._fails_at[name] = now + grace_seconds
+            if grace_seconds:
+                text = "%s Its jobs are left to other workers for %.0f seconds, and then fail."
+                logger.warning(text, log_text(error), grace_seconds)
+        if now < self._fails_at[name]:
+            return False
+        from django_jobchains.tasks_backend import load_missing_task
+
+        processor = load_missing_task(self._options.registry, name, error)
+        self._options.missing |= {name}
+        self._serve(name, resolve(*processor.policies, self._options.own_policy))
+        del self._fails_at[name]
+        return True

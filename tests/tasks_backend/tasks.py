@@ -1,0 +1,109 @@
+"""Tasks of the tests, for the backends of ``BACKENDS``."""
+
+import os
+import signal
+import sys
+import threading
+
+from django.test import override_settings
+
+from django_jobchains.exceptions import RescheduleJob
+from django_jobchains.tasks_backend import framework
+from tests.shop.models import Effect
+from tests.tasks_backend.backends import BACKENDS
+
+task = sys.modules[framework.Task.__module__].task
+
+#: What tasks have done in this process.
+calls = []
+gate = threading.Event()
+
+
+class PaymentError(Exception):
+    pass
+
+
+with override_settings(TASKS=BACKENDS):
+
+    @task
+    def add(first, second=0):
+        return first + second
+
+    @task
+    def note(label):
+        calls.append(label)
+
+    @task
+    def fail(message="no"):
+        raise PaymentError(message)
+
+    @task
+    def fail_with_value_error():
+        raise ValueError("a\nb")
+
+    @task
+    async def aadd(first, second=0):
+        return first + second
+
+    @task
+    async def afail():
+        raise PaymentError("no")
+
+    @task(takes_context=True)
+    def describe(context, *args, **kwargs):
+        result = context.task_result
+        return [context.attempt, result.id, result.worker_ids, args, kwargs]
+
+    @task(takes_context=True, backend="patient")
+    async def adescribe(context):
+        if context.attempt < 2:
+            raise PaymentError("not yet")
+        return [context.attempt, len(context.task_result.errors)]
+
+    @task(backend="patient", takes_context=True)
+    def fail_twice(context):
+        if context.attempt < 3:
+            raise PaymentError(f"attempt {context.attempt}")
+        return context.task_result.worker_ids
+
+    @task
+    def return_object():
+        return object()
+
+    @task
+    def return_tuple():
+        return ("a", b"b", {"c": (1,)})
+
+    @task
+    def wait():
+        calls.append("started")
+        gate.wait(30)
+        raise PaymentError("waited")
+
+    @task(takes_context=True)
+    def die_once(context):
+        if context.attempt == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        Effect.objects.create(job_id=context.task_result.id, label="written")
+        return context.attempt
+
+    @task(takes_context=True)
+    def reschedule_once(context):
+        if context.attempt == 1:
+            raise RescheduleJob(delay=0)
+
+    @task(backend="isolated")
+    def pid():
+        return os.getpid()
+
+    @task(backend="isolated")
+    def fail_elsewhere():
+        raise PaymentError("elsewhere")
+
+
+def plain():
+    return "plain"
+
+
+with override_settings(TASKS=BACKENDS):
+    renamed = task(plain)
