@@ -167,10 +167,13 @@ class TransactionRequired(JobchainsError):
 
 
 class InvalidSchedule(JobchainsError, ValueError):
-    """An argument of a schedule is invalid. ``name`` is the name of the schedule."""
+    """An argument of a schedule is invalid. ``name`` is the name of the schedule.
 
-    def __init__(self, name: object, problem: object) -> None:
-        self.name = name
+    ``problem``: what is wrong. ``argument``: the name of the argument, or "" if it is about several.
+    """
+
+    def __init__(self, name: object, problem: object, argument: str = "") -> None:
+        self.name, self.problem, self.argument = name, problem, argument
         super().__init__(f"Schedule {name!r:.150}: {problem}")
 
 

@@ -1,4 +1,4 @@
-"""The admin of chains and jobs: lists, pages, actions and the dashboard.
+"""The admin of chains, jobs and schedules: lists, pages, actions and the dashboard.
 
 To customize it, unregister one of these classes and register a subclass. ``JobRecordAdmin`` is a mixin for the admin
 classes of models with records.
@@ -12,9 +12,10 @@ from django_jobchains.admin.dashboard.views import DashboardAdmin
 from django_jobchains.admin.detail.views import ChainDetailAdmin, JobDetailAdmin
 from django_jobchains.admin.lists.changelists import ChainListAdmin, JobListAdmin
 from django_jobchains.admin.record_admin import JobRecordAdmin
-from django_jobchains.models import Chain, Job
+from django_jobchains.admin.schedule_form import ScheduleFormAdmin
+from django_jobchains.models import Chain, Job, Schedule
 
-__all__ = ("ChainAdmin", "JobAdmin", "JobRecordAdmin")
+__all__ = ("ChainAdmin", "JobAdmin", "JobRecordAdmin", "ScheduleAdmin")
 
 
 @admin.register(Chain)
@@ -25,3 +26,8 @@ class ChainAdmin(EnqueueAdmin, ChainDetailAdmin, ChainListAdmin):
 @admin.register(Job)
 class JobAdmin(JobActionAdmin, DashboardAdmin, JobDetailAdmin, JobListAdmin):
     """The admin class of jobs."""
+
+
+@admin.register(Schedule)
+class ScheduleAdmin(ScheduleFormAdmin):
+    """The admin class of schedules."""

@@ -37,6 +37,9 @@ _UNSHOWABLE = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u2
 _EXCEPTION_TYPE = re.compile(r"[A-Za-z_]\w{0,99}(?:\.(?:[A-Za-z_]\w{0,99}|<locals>)){0,20}")
 _MODULE_AND_CLASS = re.compile(r"(?:[a-z_][a-z0-9_]*\.)+[A-Z]\w*")
 
+#: The format of exact times.
+EXACT_FORMAT = "Y-m-d H:i:s T"
+
 _write_scalar = json.JSONEncoder(ensure_ascii=False, default=str).encode
 
 
@@ -51,9 +54,17 @@ class Timestamps(Times):
         if time is None:
             return ""
         aware = self.aware(time)
-        exact = format_date(timezone.localtime(aware), "Y-m-d H:i:s T")
+        exact = format_date(timezone.localtime(aware), EXACT_FORMAT)
         iso, relative = aware.astimezone(UTC).isoformat(), describe(self.seconds_since(aware))
         return format_html('<time datetime="{}" title="{}">{}</time>', iso, exact, relative)
+
+    def exact(self, time: datetime | None) -> SafeString | str:
+        """Return a ``time`` element that shows the exact time, or an empty string without a time."""
+        if time is None:
+            return ""
+        aware = self.aware(time)
+        text = format_date(timezone.localtime(aware), EXACT_FORMAT)
+        return format_html('<time datetime="{}">{}</time>', aware.astimezone(UTC).isoformat(), text)
 
 
 @dataclass(frozen=True)

@@ -14,22 +14,29 @@ from django.db import Error as DatabaseError
 from django_jobchains.cli import converters
 from django_jobchains.cli.screen import counted, database_message
 from django_jobchains.cli.subcommand import Invocation, Subcommand
+from django_jobchains.models import Schedule
 from django_jobchains.monitoring import QueueFacts, RecordFacts, overview, record_overview
-from django_jobchains.monitoring.facts import COUNT_TO
-from django_jobchains.monitoring.problems import problem_of_records
+from django_jobchains.monitoring.facts import COUNT_TO, troubled_schedules
+from django_jobchains.monitoring.problems import problem_of_records, problems_of_schedules, summarized
 from django_jobchains.text.humanize import age, number
 
+#: The number of schedules of each problem that are named.
+MAX_SCHEDULES = 10
 #: A stable code, for programs, and a sentence.
 CodeAndText = tuple[str, str]
 
 
 class Found(NamedTuple):
-    """What is checked: live workers, and the jobs and records of queues that are not paused."""
+    """What is checked: live workers, the jobs and records of queues that are not paused, and schedules.
+
+    ``schedules``: those that are failing or orphaned. Without workers and for single queues, they are not checked.
+    """
 
     workers: int
     paused: list[str]
     queues: list[QueueFacts]
     records: list[RecordFacts]
+    schedules: list[Schedule]
 
     @property
     def due(self) -> str:
@@ -99,11 +106,14 @@ def _found(call: Invocation) -> Found:
     def is_checked(queue: str) -> bool:
         return queue not in paused and queue in (call["queue"] or [queue])
 
+    workers = sum(not (worker.is_stale or worker.is_maintenance_only) for worker in found.workers)
+    is_scheduling = workers and not call["queue"]
     return Found(
-        sum(not (worker.is_stale or worker.is_maintenance_only) for worker in found.workers),
+        workers,
         paused,
         [queue for queue in found.queues if is_checked(queue.name)],
         [kind for kind in records if is_checked(kind.queue)],
+        troubled_schedules(Schedule.objects.using(call.using)) if is_scheduling else [],
     )
 
 
@@ -140,6 +150,8 @@ def _problems(found: Found, call: Invocation) -> Iterator[CodeAndText]:
     for kind in found.records:
         if problem := problem_of_records(kind):
             yield ("records", problem.text)
+    for problem in summarized(problems_of_schedules(found.schedules), MAX_SCHEDULES):
+        yield ("schedules", problem.text)
 
 
 @contextmanager

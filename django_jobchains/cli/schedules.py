@@ -71,7 +71,8 @@ def _show(call: Invocation, names: Sequence[str]) -> None:
     call.screen.heading(f"{row.name}: {row.type_name}")
     call.screen.line(f"{row.state} · {_rule(row)}", _style(row), begin="  ")
     for name in ("input", *_DETAILS, "next_ticks"):
-        if facts[name] not in (None, []):
+        # The next ticks include it.
+        if facts[name] not in (None, []) and name != "next_tick_at":
             value = ", ".join(ticks) if name == "next_ticks" else facts[name]
             text = value if isinstance(value, str) else shortened(value)
             call.screen.line(f"{name.replace('_', ' '):<15}{text}", begin="  ")

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from django_jobchains.cli.screen import Cell, Column, first_line, status_cell
 from django_jobchains.cli.subcommand import Invocation, Subcommand
+from django_jobchains.models import Schedule
 from django_jobchains.monitoring import (
     AttemptTotals,
     Overview,
@@ -19,6 +20,7 @@ from django_jobchains.monitoring import (
     record_overview,
     throughput,
 )
+from django_jobchains.monitoring.facts import troubled_schedules
 from django_jobchains.monitoring.problems import find_problems
 from django_jobchains.text.humanize import age, ago, memory, number
 
@@ -38,7 +40,8 @@ class StatusCommand(Subcommand):
 
     def run(self, call: Invocation) -> None:
         found, attempts, records = overview(call.using), throughput(call.using), record_overview(call.using)
-        problems = [problem.text for problem in find_problems(found, records)]
+        schedules = troubled_schedules(Schedule.objects.using(call.using))
+        problems = [problem.text for problem in find_problems(found, records, schedules=schedules)]
         if not found.is_complete:
             problems.append("There are more queues and types than are shown.")
         screen = call.screen

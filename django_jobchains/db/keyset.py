@@ -273,13 +273,20 @@ def _decoded(cursor: str, order: tuple[str, ...]) -> list[Any]:
         parts = json.loads(urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
         names, values = parts[: len(order)], parts[len(order) :]
         values = [
-            UUID(value) if name.endswith("id") else _step(value) for name, value in zip(names, values, strict=True)
+            UUID(value) if name.endswith("id") else _name(value) if name.endswith("name") else _step(value)
+            for name, value in zip(names, values, strict=True)
         ]
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise InvalidCursor(cursor) from error
     if tuple(names) != order:
         raise InvalidCursor(cursor)
     return values
+
+
+def _name(value: object) -> str:
+    if not isinstance(value, str) or not value.isprintable():
+        raise ValueError(value)
+    return value
 
 
 def _step(value: object) -> int:

@@ -103,6 +103,11 @@ class Registry:
         for part in self.slices:
             yield from part
 
+    @property
+    def schedule_names(self) -> set[str]:
+        """Return the names of the schedules of the code."""
+        return {schedule.name for part in self.slices for schedule in part.schedules}
+
     def schedules(self) -> tuple[list[dict[str, Any]], list[InvalidSchedule]]:
         """Return the columns of the schedules of the code, and what is wrong with the others."""
         declared = [schedule for part in self.slices for schedule in part.schedules]

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any, Literal, TypedDict, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -18,7 +18,7 @@ from django.conf import settings as django_settings
 
 from django_jobchains.declare.job_types import JobType, name_of
 from django_jobchains.exceptions import InvalidInput, InvalidSchedule, JobchainsError
-from django_jobchains.values import PRIORITY, QUEUE, SCHEDULE_NAME, Choice, Count, Duration
+from django_jobchains.values import PRIORITY, QUEUE, SCHEDULE_NAME, Choice, Count, Duration, Value
 
 Overlap = Literal["allow", "skip", "queue"]
 OnMissed = Literal["run_once", "skip", "run_all"]
@@ -126,22 +126,37 @@ def checked_schedule(
 
     Raises ``InvalidSchedule``, which names the schedule.
     """
-    try:
-        SCHEDULE_NAME.check("name", name)
-        found = _checked_type(name_of(job_type), find)
-        values: dict[str, Any] = {
-            **_checked_rule(options),
-            "overlap": Choice(*get_args(Overlap)).check("overlap", options.get("overlap", "allow")),
-            "on_missed": Choice(*get_args(OnMissed)).check("on_missed", options.get("on_missed", "run_once")),
-            "max_catch_up": Count(1, 2**31 - 1).check("max_catch_up", options.get("max_catch_up", 100)),
-            "jitter_seconds": Duration().check_or("jitter", options.get("jitter"), None),
-            "queue": QUEUE.check_or("queue", options.get("queue"), None),
-            "priority": PRIORITY.check_or("priority", options.get("priority"), None),
-            "input": found.input_codec.encode(options.get("input"), InvalidInput),
-        }
-    except (JobchainsError, TypeError, ValueError) as error:
-        raise InvalidSchedule(name, error) from error
-    return {"name": name, "type_name": found.name, **values}
+
+    def checked(argument: str, check: Callable[..., Any], *given: Any) -> Any:
+        try:
+            return check(*given)
+        except (JobchainsError, TypeError, ValueError) as error:
+            raise InvalidSchedule(name, error, argument) from error
+
+    def option(argument: str, kind: Value[Any], default: Any = None) -> Any:
+        check = kind.check if default is not None else partial(kind.check_or, default=None)
+        return checked(argument, check, argument, options.get(argument, default))
+
+    checked("name", SCHEDULE_NAME.check, "name", name)
+    found = checked("job_type", _checked_type, job_type, find)
+    cron = options.get("cron")
+    if (cron is None) == (options.get("every") is None):
+        raise InvalidSchedule(name, "pass either cron= or every=.")
+    zone = checked("timezone", _checked_zone, options.get("timezone"))
+    return {
+        "name": name,
+        "type_name": found.name,
+        "cron": None if cron is None else checked("cron", _checked_cron, cron, zone),
+        "every_seconds": option("every", Duration(least=1)),
+        "timezone": zone,
+        "overlap": option("overlap", Choice(*get_args(Overlap)), "allow"),
+        "on_missed": option("on_missed", Choice(*get_args(OnMissed)), "run_once"),
+        "max_catch_up": option("max_catch_up", Count(1, 2**31 - 1), 100),
+        "jitter_seconds": option("jitter", Duration()),
+        "queue": option("queue", QUEUE),
+        "priority": option("priority", PRIORITY),
+        "input": checked("input", found.input_codec.encode, options.get("input"), InvalidInput),
+    }
 
 
 def digest_of(schedules: Sequence[Mapping[str, Any]]) -> str:
@@ -150,7 +165,8 @@ def digest_of(schedules: Sequence[Mapping[str, Any]]) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest() if schedules else ""
 
 
-def _checked_type(name: str, find: Callable[[str], JobType[Any, Any] | None]) -> JobType[Any, Any]:
+def _checked_type(given: Any, find: Callable[[str], JobType[Any, Any] | None]) -> JobType[Any, Any]:
+    name = name_of(given)
     found = find(name)
     if found is None:
         raise ValueError(f"no app declares the job type {name!r}.")
@@ -159,16 +175,6 @@ def _checked_type(name: str, find: Callable[[str], JobType[Any, Any] | None]) ->
     if found.blocker_slots:
         raise ValueError(f"{name!r} requires blockers, which a schedule cannot pass.")
     return found
-
-
-def _checked_rule(options: ScheduleOptions) -> dict[str, Any]:
-    cron, every = options.get("cron"), options.get("every")
-    if (cron is None) == (every is None):
-        raise ValueError("pass either cron= or every=.")
-    zone = _checked_zone(options.get("timezone"))
-    if cron is None:
-        return {"cron": None, "every_seconds": Duration(least=1).check("every", every), "timezone": zone}
-    return {"cron": _checked_cron(cron, zone), "every_seconds": None, "timezone": zone}
 
 
 def _checked_cron(given: Any, zone: str) -> str:

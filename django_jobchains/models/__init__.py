@@ -19,7 +19,7 @@ from django_jobchains.models.jobs import (
     JobQuerySet,
     KeyLock,
 )
-from django_jobchains.models.schedules import Schedule
+from django_jobchains.models.schedules import Schedule, ScheduleQuerySet
 from django_jobchains.models.workers import AttemptCount, QueueState, TaskName, WorkerPresence
 
 __all__ = (
@@ -41,6 +41,7 @@ __all__ = (
     "LogLine",
     "QueueState",
     "Schedule",
+    "ScheduleQuerySet",
     "TaskName",
     "WorkerPresence",
 )

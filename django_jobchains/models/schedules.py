@@ -6,18 +6,35 @@ from django.db import models
 from django.db.models import Exists, OuterRef, Q
 from django.utils.translation import gettext_lazy as _
 
-from django_jobchains.db.keyset import JobTablesQuerySet
+from django_jobchains.db.keyset import Orders, PagedQuerySet
 from django_jobchains.models.jobs import QUEUE_LENGTH, SCHEDULE_NAME_LENGTH, TYPE_NAME_LENGTH
 from django_jobchains.models.payload_fields import PayloadField, PayloadTextField
 from django_jobchains.models.workers import DIGEST_LENGTH, WorkerPresence
 
 
-class ScheduleQuerySet(JobTablesQuerySet["Schedule"]):
+class ScheduleQuerySet(PagedQuerySet["Schedule"]):
+    page_orders: Orders = (("-name",), ("name",))
+
     def with_orphans(self) -> "ScheduleQuerySet":
         """Let each schedule know whether it is orphaned."""
         declaring = WorkerPresence.objects.filter(schedules=OuterRef("declarations"))
         is_unknown = Q(source=Schedule.Source.CODE) & ~Exists(declaring)
         return self.annotate(orphaned=models.ExpressionWrapper(is_unknown, models.BooleanField()))
+
+    def in_state(self, *states: str) -> "ScheduleQuerySet":
+        """Schedules in one of these states (see ``Schedule.state``). Each knows whether it is orphaned."""
+        is_paused, is_orphaned = Q(paused_at__isnull=False), Q(orphaned=True)
+        has_failed = Q(last_error_at__isnull=False)
+        conditions = {
+            Schedule.State.PAUSED: is_paused,
+            Schedule.State.ORPHANED: ~is_paused & is_orphaned,
+            Schedule.State.FAILING: ~is_paused & ~is_orphaned & has_failed,
+            Schedule.State.ACTIVE: ~is_paused & ~is_orphaned & ~has_failed,
+        }
+        wanted = Q()
+        for state in states:
+            wanted |= conditions[Schedule.State(state)]
+        return self.with_orphans().filter(wanted)
 
 
 class Schedule(models.Model):
@@ -26,6 +43,12 @@ class Schedule(models.Model):
     class Source(models.TextChoices):
         CODE = "code", _("code")
         ADMIN = "admin", _("admin")
+
+    class State(models.TextChoices):
+        ACTIVE = "active", _("active")
+        PAUSED = "paused", _("paused")
+        ORPHANED = "orphaned", _("orphaned")
+        FAILING = "failing", _("failing")
 
     class Overlap(models.TextChoices):
         ALLOW = "allow", _("allow")
@@ -101,17 +124,17 @@ class Schedule(models.Model):
 
     @property
     def is_orphaned(self) -> bool:
-        """Whether no worker's code declares it any more. Only ``with_orphans`` reads that."""
+        """Whether no worker's code declares it any more. Only ``with_orphans`` and ``in_state`` read that."""
         return bool(self.__dict__.get("orphaned"))
 
     @property
-    def state(self) -> str:
-        """``paused``, ``orphaned``, ``failing`` or ``active``."""
+    def state(self) -> "Schedule.State":
+        """``paused``, ``orphaned``, ``failing`` or ``active``, as a text. ``in_state`` has the same rules."""
         if self.is_paused:
-            return "paused"
+            return self.State.PAUSED
         if self.is_orphaned:
-            return "orphaned"
-        return "failing" if self.last_error else "active"
+            return self.State.ORPHANED
+        return self.State.FAILING if self.last_error_at else self.State.ACTIVE
 
     @property
     def due_at(self) -> datetime | None:

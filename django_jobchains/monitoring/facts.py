@@ -19,6 +19,7 @@ from django_jobchains.conf import get_settings
 from django_jobchains.db.connections import close_thread_connections
 from django_jobchains.db.setup import is_column_missing, is_table_missing
 from django_jobchains.declare.registry import get_registry
+from django_jobchains.models import Schedule, ScheduleQuerySet
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.records.operations import RecordQuerySet
 from django_jobchains.store import Store, get_store
@@ -34,6 +35,8 @@ from django_jobchains.text.humanize import number
 COUNT_TO = 10_000
 #: A type counts as failing for this time after its last failed attempt.
 FAILING_SECONDS = 86_400.0
+#: The number of failing and orphaned schedules that are read.
+MAX_SCHEDULES = 1_000
 #: How long to wait for a table of records that another transaction has locked, so that the others are counted soon.
 MAX_LOCK_SECONDS = 1.0
 
@@ -319,6 +322,12 @@ def _counted_records(kind: RecordType, using: str, count_to: int) -> RecordFacts
         oldest_seconds=rows.max_duration_in_queue().total_seconds() if counts.due else 0.0,
         count_to=count_to,
     )
+
+
+def troubled_schedules(rows: ScheduleQuerySet) -> list[Schedule]:
+    """Return the schedules that are failing or orphaned, by name, without their inputs and errors."""
+    found = rows.in_state(Schedule.State.FAILING, Schedule.State.ORPHANED).order_by("name")
+    return list(found.defer("input", "last_error")[:MAX_SCHEDULES])
 
 
 def measurements(using: str | None) -> list[Measurement]:

@@ -1,6 +1,6 @@
 """What needs attention: problems that follow from the facts. The admin and the command line show the same ones."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -8,6 +8,8 @@ from typing import Any
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy
 
+from django_jobchains.db.times import Times
+from django_jobchains.models import Schedule
 from django_jobchains.monitoring.facts import Overview, QueueFacts, RecordFacts, TypeFacts
 from django_jobchains.store.stats import DatabaseFacts
 from django_jobchains.text.humanize import age, ago, number
@@ -137,6 +139,17 @@ WEAKENED_POOL = Kind(
     _("Worker %(name)s cannot start child processes for %(detail)s and runs its jobs in threads: see its log."),
     _MORE_POOLS,
 )
+FAILING_SCHEDULE = Kind(
+    "schedules",
+    _("Schedule %(name)s is failing: its tick could not be fired %(ago)s."),
+    ngettext_lazy("%(count)s more schedule is failing.", "%(count)s more schedules are failing.", "number"),
+)
+ORPHANED_SCHEDULE = Kind(
+    "schedules",
+    _("Schedule %(name)s is orphaned: no running worker declares it, so it does not fire."),
+    ngettext_lazy("%(count)s more schedule is orphaned.", "%(count)s more schedules are orphaned.", "number"),
+    is_error=False,
+)
 LOCKED_RECORDS = Kind(
     "database",
     _("The table of %(name)s is locked by another transaction, so its records are not counted."),
@@ -176,16 +189,25 @@ MANY_CONNECTIONS = Kind("database", _("%(count)s of the database's %(limit)s con
 
 
 def find_problems(
-    found: Overview, records: Iterable[RecordFacts] = (), queues: Iterable[QueueFacts] | None = None
+    found: Overview,
+    records: Iterable[RecordFacts] = (),
+    queues: Iterable[QueueFacts] | None = None,
+    schedules: Sequence[Schedule] = (),
 ) -> list[Problem]:
-    """Return the problems, worst first. ``queues``: only problems of these, if not of all."""
+    """Return the problems, worst first.
+
+    ``queues``: only problems of these, if not of all. ``schedules``: those that are failing or orphaned.
+    """
+    of_schedules = list(problems_of_schedules(schedules)) if found.alive else []
     queues = list(found.queues if queues is None else queues)
     uncounted = [problem for problem in map(problem_of_records, records) if problem]
     return [
-        *_unserved(found, queues),
+        *_unserved(found, queues, schedules),
         *_unserved_records(found, records),
         *(problem for problem in uncounted if problem.kind.is_error),
         *_of_workers(found),
+        *(problem for problem in of_schedules if problem.kind.is_error),
+        *(problem for problem in of_schedules if not problem.kind.is_error),
         *(problem for problem in uncounted if not problem.kind.is_error),
         *(_due(PAUSED_QUEUE, queue, found) for queue in queues if queue.is_paused and queue.due),
         *(_due(LATE_QUEUE, queue, found) for queue in queues if _is_late(queue) and found.is_served(queue)),
@@ -203,7 +225,7 @@ def about_jobs(problems: Iterable[Problem]) -> Iterator[Problem]:
     for problem in problems:
         if problem.kind in (NO_WORKER, NO_WORKER_FOR_DUE_JOBS):
             yield replace(problem, kind=replace(problem.kind, section="types"))
-        elif problem.kind.section in ("types", "queues", "records", "failing"):
+        elif problem.kind.section in ("types", "queues", "records", "schedules", "failing"):
             yield problem
 
 
@@ -223,20 +245,30 @@ def problem_of_records(kind: RecordFacts) -> Problem | None:
     return Problem(LOCKED_RECORDS, kind.name) if kind.problem else None
 
 
+def problems_of_schedules(schedules: Iterable[Schedule]) -> Iterator[Problem]:
+    """Yield the problems of failing and of orphaned schedules. Without a worker, all schedules of code are orphaned."""
+    schedules = list(schedules)
+    for schedule in schedules:
+        if schedule.state == "failing" and schedule.last_error_at:
+            seconds = Times(str(schedule._state.db)).seconds_since(schedule.last_error_at)
+            yield Problem(FAILING_SCHEDULE, schedule.name, seconds=seconds)
+    yield from (Problem(ORPHANED_SCHEDULE, schedule.name) for schedule in schedules if schedule.state == "orphaned")
+
+
 def _due(kind: Kind, facts: QueueFacts | TypeFacts, found: Overview) -> Problem:
     is_lower_bound = found.is_lower_bound(facts, "due")
     return Problem(kind, facts.name, facts.due, is_lower_bound, seconds=facts.oldest_due_age_seconds or 0.0)
 
 
-def _unserved(found: Overview, queues: Iterable[QueueFacts]) -> Iterator[Problem]:
-    """Yield the problems of due jobs that no worker will run."""
+def _unserved(found: Overview, queues: Iterable[QueueFacts], schedules: Sequence[Schedule]) -> Iterator[Problem]:
+    """Yield the problems of due jobs that no worker will run, and of schedules that none fires."""
     if found.alive:
         yield from (_due(UNSERVED_TYPE, kind, found) for kind in found.types if kind.is_unserved)
         yield from (_due(UNSERVED_QUEUE, queue, found) for queue in queues if queue.due and not found.is_served(queue))
     elif found.oldest_due_age_seconds is not None:
         seconds = found.oldest_due_age_seconds
         yield Problem(NO_WORKER_FOR_DUE_JOBS, "", found.due, found.is_due_lower_bound, seconds=seconds)
-    elif found.types:
+    elif found.types or schedules:
         yield Problem(NO_WORKER)
 
 

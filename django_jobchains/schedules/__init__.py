@@ -122,9 +122,8 @@ def create(
     check_options("create", options, ScheduleOptions)
     store, registry = get_store(using), get_registry()
     row = checked_schedule(name, job_type, options, registry.find)
-    is_declared = any(schedule.name == name for part in registry.slices for schedule in part.schedules)
     row = {**with_next_tick(row, store.stats.time_ago(0)), "declarations": None}
-    if is_declared or not store.schedules.create(row):
+    if name in registry.schedule_names or not store.schedules.create(row):
         raise ScheduleExists(name)
     _notify_workers(store)
     return _get(name, store)
@@ -167,8 +166,8 @@ def delete(name: str, *, using: str | None = None) -> None:
     with row_transaction(store):
         _locked([name], store)
         schedule = _get(name, store)
-        declared = {declared.name for part in get_registry().slices for declared in part.schedules}
-        if schedule.source == Schedule.Source.CODE and (name in declared or not schedule.is_orphaned):
+        is_declared = name in get_registry().schedule_names or not schedule.is_orphaned
+        if schedule.source == Schedule.Source.CODE and is_declared:
             raise ScheduleDeclaredInCode(name)
         store.schedules.delete(name)
 

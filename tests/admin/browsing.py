@@ -129,7 +129,7 @@ def _row(line):
         for name in cell.attributes["class"].split():
             if name.startswith("field-"):
                 row[name.removeprefix("field-")] = cell.text
-        if "field-type_name" in cell.attributes["class"]:
+        if "field-type_name" in cell.attributes["class"] and cell.all("a"):
             row["id"] = cell.all("a")[0].attributes["href"].split("/")[-3]
     return row
 

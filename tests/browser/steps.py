@@ -23,6 +23,10 @@ def chain_page(id_, name="change"):
     return f"{list_of('chain')}{id_}/{name}/"
 
 
+def schedule_page(name, page="change"):
+    return f"{list_of('schedule')}{name}/{page}/"
+
+
 def job_page(id_):
     return f"{list_of('job')}{id_}/change/"
 

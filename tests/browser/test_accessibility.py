@@ -4,7 +4,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
-from tests.browser.steps import DASHBOARD, RECORDS, chain_page, job_page, list_of
+from tests.browser.steps import DASHBOARD, RECORDS, chain_page, job_page, list_of, schedule_page
 
 #: The address of each page, by the ids of the rows that ``scripts.scene`` has created.
 PAGES = {
@@ -23,6 +23,11 @@ PAGES = {
     "records": lambda ids: RECORDS,
     "record": lambda ids: f"{RECORDS}{ids['record']}/change/",
     "requeue a record": lambda ids: f"{RECORDS}{ids['record']}/record-requeue/",
+    "schedules": lambda ids: list_of("schedule"),
+    "schedule": lambda ids: schedule_page("sales-report"),
+    "failing schedule": lambda ids: schedule_page("price-check"),
+    "add a schedule": lambda ids: f"{list_of('schedule')}add/?type=shop.report_sales",
+    "change a schedule": lambda ids: schedule_page("import-prices", "edit"),
     "enqueue": lambda ids: f"{list_of('chain')}enqueue/?type=shop.charge",
 }
 PHONE = {"width": 360, "height": 740}

@@ -22,6 +22,7 @@ PICTURES = {
     "chain-dark": ("failed chain", DESKTOP, {"color_scheme": "dark"}, ""),
     "chain-phone": ("failed chain", PHONE, {}, ""),
     "graph": ("fan-in", DESKTOP, {}, "#content svg"),
+    "schedule": ("schedule", DESKTOP, {}, ""),
     "complete": ("complete", DESKTOP, {}, ""),
 }
 

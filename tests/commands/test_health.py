@@ -6,12 +6,14 @@ import time
 import pytest
 from django.db import OperationalError, ProgrammingError
 
-from django_jobchains import queues
+from django_jobchains import queues, schedules
 from django_jobchains.chains import enqueue
 from django_jobchains.cli import health
+from django_jobchains.models import Schedule
 from django_jobchains.processors import Processors
 from tests.records.models import LETTER_COLUMNS, Letter, Upload
 from tests.support.chains import mail
+from tests.support.jobs import database_now
 from tests.support.worker_rows import worker
 
 pytestmark = pytest.mark.django_db
@@ -120,3 +122,23 @@ def test_the_database_has_a_limited_time_to_respond(run, monkeypatch):
     done = run("health", "--timeout", "0.2")
     assert (done.code, done.out) == (1, "The database did not answer: no answer in 0.2 seconds.\n")
     assert signal.getsignal(signal.SIGALRM) == before
+
+
+def test_schedules_that_are_failing_or_orphaned_are_problems(run, store, registry):
+    schedules.create("broken", mail, every=60)
+    schedules.create("orphan", mail, every=60)
+    Schedule.objects.filter(pk="broken").update(last_error="E: x", last_error_at=database_now())
+    Schedule.objects.filter(pk="orphan").update(source="code", declarations="old")
+    texts = [
+        "Schedule broken is failing: its tick could not be fired 0 s ago.",
+        "Schedule orphan is orphaned: no running worker declares it, so it does not fire.",
+    ]
+    assert run("health").lines == ["0 of 1 worker alive. Start manage.py run_jobworker."]
+    worker(store)
+    done = run("health")
+    assert (done.code, done.lines) == (1, texts)
+    assert {problem["code"] for problem in run("health", "--format", "json").json["problems"]} == {"schedules"}
+    assert [line for line in run("status").lines if line.startswith("! ")] == [f"! {text}" for text in texts]
+    assert run("health", "--queue", "default").code == 0
+    schedules.pause("broken", "orphan")
+    assert run("health").code == 0

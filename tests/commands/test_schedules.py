@@ -38,6 +38,7 @@ class TestOperations:
         assert "password" in lines[2]
         assert "'x'" not in lines[2]
         assert lines[-1].split()[:2] == ["next", "ticks"]
+        assert not [line for line in lines if line.split()[:2] == ["next", "tick"]]
         assert len(run("schedules", "show", "nightly", "--format", "json").json["next_ticks"]) == 5
 
     def test_pause_and_resume(self, run):

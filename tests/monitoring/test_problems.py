@@ -6,8 +6,9 @@ from datetime import timedelta
 import pytest
 
 from django_jobchains import queues
-from django_jobchains.models import FailedAttempt, Job, WorkerPresence
+from django_jobchains.models import FailedAttempt, Job, Schedule, WorkerPresence
 from django_jobchains.monitoring import RecordFacts, overview
+from django_jobchains.monitoring.facts import troubled_schedules
 from django_jobchains.monitoring.problems import about_jobs, find_problems, summarized
 from tests.support.jobs import MAIL, SHIP, create, database_now, failed_try, running
 from tests.support.pool_states import POOL
@@ -140,6 +141,36 @@ def test_records(store):
         "The table of c does not exist or lacks columns. Run manage.py migrate.",
         "The table of b is locked by another transaction, so its records are not counted.",
     ]
+
+
+def schedule(name, **changes):
+    usual = {"type_name": SHIP, "every_seconds": 60, "timezone": "UTC", "overlap": "allow", "on_missed": "skip"}
+    times = dict.fromkeys(("created_at", "anchor_at", "next_tick_at"), database_now())
+    return Schedule.objects.create(name=name, max_catch_up=1, **{"source": "code", **usual, **times, **changes})
+
+
+def of_schedules():
+    return [problem.text for problem in find_problems(overview(), schedules=troubled_schedules(Schedule.objects.all()))]
+
+
+def test_schedules_that_are_failing_or_orphaned(store):
+    failed = {"last_error": "E: x", "last_error_at": database_now() - timedelta(minutes=5, seconds=1)}
+    beat(store, schedules="new")
+    schedule("active", declarations="new")
+    schedule("failing", declarations="new", **failed)
+    schedule("also", source="admin", **failed)
+    schedule("orphan", declarations="old", **failed)
+    schedule("paused", declarations="old", paused_at=database_now(), **failed)
+    assert of_schedules() == [
+        "Schedule also is failing: its tick could not be fired 5 min ago.",
+        "Schedule failing is failing: its tick could not be fired 5 min ago.",
+        "Schedule orphan is orphaned: no running worker declares it, so it does not fire.",
+    ]
+
+
+def test_without_a_worker_schedules_are_no_problem_of_their_own(store):
+    schedule("orphan", declarations="old")
+    assert of_schedules() == ["No worker is running."]
 
 
 def test_the_worst_problem_comes_first(store):

@@ -22,7 +22,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 BUDGETS = {
     "worker": 5760,
     "store": 4550,
-    "admin": 3550,
+    "admin": 3900,
     "cli": 1870,
     "telemetry": 1770,
     "children": 1720,
@@ -32,9 +32,9 @@ BUDGETS = {
     "testing": 970,
     "records": 900,
     "chains": 670,
-    "models": 770,
+    "models": 785,
     "handlers": 560,
-    "monitoring": 540,
+    "monitoring": 545,
     "db": 580,
     "text": 500,
     "migrations": 560,
@@ -58,9 +58,9 @@ BUDGETS = {
     "tasks_backend": 580,
     "schedules": 369,
 }
-MAX_CODE = 33_514
-MAX_LINES = 47_518
-MAX_FILES = 243
+MAX_CODE = 34_145
+MAX_LINES = 48_365
+MAX_FILES = 245
 MAX_LINES_OF_A_FILE = 700
 #: The number of private functions of up to three lines that only one function calls.
 MAX_SHORT_FUNCTIONS = 57

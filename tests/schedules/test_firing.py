@@ -223,6 +223,19 @@ def test_overlap_queue_of_a_type_that_accepts_no_such_blockers(processors, time)
     assert statuses == ["pending", "blocked"]
 
 
+@pytest.mark.parametrize(("overlap", "statuses"), [("allow", ["pending"]), ("skip", []), ("queue", ["blocked"])])
+def test_a_chain_of_run_now_is_the_previous_one(processors, report, time, overlap, statuses):
+    processors.schedule("often", report, cron="* * * * *", timezone="UTC", overlap=overlap)
+    time.set("2026-06-01 10:00:30")
+    fire_schedules()
+    chain = schedules.run_now("often")
+    time.set("2026-06-01 10:01:00")
+    fired = fire_schedules()
+    assert [each.status for each in fired] == statuses
+    chains.complete(chain.id)
+    assert [each.refresh().status for each in fired] == ["pending"] * len(fired)
+
+
 # Jitter
 
 

@@ -1,6 +1,7 @@
 """The page that enqueues a chain: a form for its type, then a form for its input and options."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -76,6 +77,14 @@ class EnqueueForm(TimeFields, PayloadForm):
         return {name: value for name, value in named.items() if value is not None} | self.when()
 
 
+def acting(request: HttpRequest) -> AbstractContextManager[Any]:
+    """Make the user the actor of chains that are enqueued inside, unless the project has bound one."""
+    if "actor" in job_context.current():
+        return nullcontext()
+    key = request.user.pk
+    return job_context.bound(actor=key if isinstance(key, int) else str(key))
+
+
 class EnqueueAdmin(ChainActionAdmin):
     """Adds the page that enqueues a chain to the chain admin."""
 
@@ -93,10 +102,7 @@ class EnqueueAdmin(ChainActionAdmin):
 
     def start(self, request: HttpRequest, job_type: JobType[Any, Any], input: Any, options: dict[str, Any]) -> Chain:
         """Enqueue a chain. The user becomes its actor, unless the project has bound one. A subclass may bind more."""
-        if "actor" in job_context.current():
-            return chains.enqueue(job_type, input, **options)
-        key = request.user.pk
-        with job_context.bound(actor=key if isinstance(key, int) else str(key)):
+        with acting(request):
             return chains.enqueue(job_type, input, **options)
 
     def enqueue_view(self, request: HttpRequest) -> HttpResponse:

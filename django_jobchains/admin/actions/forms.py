@@ -119,20 +119,32 @@ class NextTypeForm(TypeForm):
 class PayloadForm(ActionForm):
     """Fields for the members of an input or output, or one field for its JSON if the type has no members.
 
-    The value is ``cleaned_data["payload"]``.
+    The value is ``cleaned_data["payload"]``. ``stored``: a value to change, which is shown as JSON, so that nothing of
+    it is lost.
     """
 
     def __init__(
-        self, *args: Any, codec: Codec, error: type[InvalidPayload], json_label: Any, legend: Any, **options: Any
+        self,
+        *args: Any,
+        codec: Codec,
+        error: type[InvalidPayload],
+        json_label: Any,
+        legend: Any,
+        stored: Any = NO_DEFAULT,
+        **options: Any,
     ) -> None:
         super().__init__(*args, **options)
         self._codec, self._error = codec, error
         schema = codec.json_schema()
-        self._members = {f"payload_{member.name}": member for member in members_of(schema)}
+        members = members_of(schema) if stored is NO_DEFAULT else ()
+        self._members = {f"payload_{member.name}": member for member in members}
+        shown = _indented(example_of(schema)) if schema else ""
+        if stored is not NO_DEFAULT:
+            shown = _indented(stored)
         self.legend = legend if self._members else ""
         self.schema = _indented(schema) if schema else ""
         self.fields |= {name: field_of(member) for name, member in self._members.items()} or {
-            "payload": JSONTextField(label=json_label, initial=_indented(example_of(schema)) if schema else "")
+            "payload": JSONTextField(label=json_label, initial=shown)
         }
 
     def member_fields(self) -> list[forms.BoundField]:

@@ -31,7 +31,8 @@ from django_jobchains.admin.dashboard.visible_figures import Failures, failing_t
 from django_jobchains.admin.record_admin import is_counted
 from django_jobchains.admin.visibility import Visibility
 from django_jobchains.conf import get_settings
-from django_jobchains.models import Job, QueueState
+from django_jobchains.db.times import Times
+from django_jobchains.models import Job, QueueState, Schedule, ScheduleQuerySet
 from django_jobchains.monitoring import (
     FailingType,
     Overview,
@@ -46,6 +47,7 @@ from django_jobchains.monitoring import (
     record_overview,
     throughput,
 )
+from django_jobchains.monitoring.facts import troubled_schedules
 from django_jobchains.monitoring.problems import Problem, about_jobs, find_problems, summarized
 from django_jobchains.store import get_store
 from django_jobchains.store.stats import MAX_FAILED
@@ -54,8 +56,8 @@ from django_jobchains.values import QUEUE
 
 #: The number of rows of a table.
 MAX_ROWS = 100
-#: The number of slowest types.
-MAX_SLOW = 10
+#: The number of slowest types, and of next ticks.
+MAX_SLOW = MAX_TICKS = 10
 
 RowT = TypeVar("RowT")
 
@@ -79,6 +81,14 @@ class RecordRow:
     model: str
     url: str
     workers: int
+
+
+@dataclass(frozen=True)
+class NextTick:
+    """The next tick of a schedule. ``seconds``: since the tick, negative for one in the future."""
+
+    schedule: Schedule
+    seconds: float
 
 
 def first_rows(rows: Sequence[RowT], limit: int | None = None) -> Table[RowT]:
@@ -200,6 +210,8 @@ class Dashboard:
     types: Table[TypeFacts]
     #: Only models of which the user may see all records.
     records: Table[RecordRow]
+    #: The next ticks, unless the user may see no schedule, or there are no ticks and no problems: then None.
+    ticks: tuple[NextTick, ...] | None
     failing: Table[FailingType]
     slow: Table[TypeRuns]
     workers: Table[WorkerFacts]
@@ -280,7 +292,10 @@ class DashboardAdmin(ReadOnlyAdmin):
         records = record_overview(using, is_counted=partial(is_counted, self.admin_site, request))
         shown = self.visible_queues(request)
         queues = [queue for queue in found.queues if shown is None or queue.name in shown]
-        problems = find_problems(found, records, queues)
+        schedules: ScheduleQuerySet = visibility.rows(Schedule)  # type: ignore[assignment]
+        troubled = visibility.seen(troubled_schedules(schedules))
+        ticks = _next_ticks(schedules, visibility, using)
+        problems = find_problems(found, records, queues, troubled)
         workers = found.workers if is_whole else ()
         queue_table = important_rows(queues, lambda queue: (not queue.is_paused, -queue.due))
         return Dashboard(
@@ -294,6 +309,7 @@ class DashboardAdmin(ReadOnlyAdmin):
                 [kind for kind in found.types if kind.has_jobs], lambda kind: (bool(kind.workers), -kind.due)
             ),
             records=first_rows(record_rows(records, found, self.admin_site)),
+            ticks=ticks if ticks or troubled else None,
             failing=first_rows([_shown(kind, visibility, failures) for kind in found.failing]),
             slow=first_rows(ended.types if ended else (), MAX_SLOW),
             workers=important_rows(workers, lambda worker: (not worker.is_stale, not worker.stuck)),
@@ -347,6 +363,15 @@ class DashboardAdmin(ReadOnlyAdmin):
             queue = QueueState.objects.using(using).get(pk=name)
             log_change(request, [queue], form.log_message(), verb=f"{verb} queue")
         messages.success(request, form.success_message())
+
+
+def _next_ticks(schedules: ScheduleQuerySet, visibility: Visibility, using: str) -> tuple[NextTick, ...]:
+    """Return the next ticks of visible schedules, earliest first."""
+    active = schedules.in_state(Schedule.State.ACTIVE, Schedule.State.FAILING).filter(next_tick_at__isnull=False)
+    limit = MAX_ROWS if visibility.checks_each_row(Schedule) else MAX_TICKS
+    rows = visibility.seen(active.order_by("next_tick_at").defer("input", "last_error")[:limit])
+    times = Times(using)
+    return tuple(NextTick(row, times.seconds_since(row.next_tick_at)) for row in rows[:MAX_TICKS] if row.next_tick_at)
 
 
 def _shown(kind: FailingType, visibility: Visibility, failures: dict[str, Failures]) -> FailingType:

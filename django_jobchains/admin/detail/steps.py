@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from django.contrib.admin.utils import quote
 from django.urls import reverse
 from django.utils.translation import gettext, ngettext
 
@@ -69,7 +70,7 @@ class Presenter:
         }
 
     def url(self, model: str, id: Any) -> str:
-        return reverse(f"admin:django_jobchains_{model}_change", args=[id], current_app=self._admin_name)
+        return reverse(f"admin:django_jobchains_{model}_change", args=[quote(id)], current_app=self._admin_name)
 
     def link(self, chain: Chain) -> ChainLink:
         status = shown_status(chain.current_job, self.timestamps)

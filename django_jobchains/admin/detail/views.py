@@ -35,7 +35,7 @@ from django_jobchains.admin.visibility import LARGE, Visibility, with_current_jo
 from django_jobchains.chains.tree import Step, count_blockers, with_ids
 from django_jobchains.conf import get_settings
 from django_jobchains.context import trace_id_of, trace_url_of
-from django_jobchains.models import Chain, Job
+from django_jobchains.models import Chain, Job, Schedule
 from django_jobchains.models.jobs import shown_status
 from django_jobchains.statuses import FINAL
 from django_jobchains.text.humanize import number, span
@@ -53,12 +53,12 @@ class DetailAdmin(ReadOnlyAdmin):
     ) -> HttpResponse:
         if request.method not in ("GET", "HEAD") or not self.has_view_permission(request):
             raise PermissionDenied
-        id_ = parse_uuid(unquote(object_id))
+        key = self.key_of(unquote(object_id))
         try:
             with time_limit(get_settings().DATABASE):
-                found = self.visible_row(request, id_)
+                found = self.visible_row(request, key)
                 if found is None:
-                    return self.missing(request, id_, object_id)
+                    return self.missing(request, key, object_id)
                 details = self.details(request, found)
         except TimeLimitExceeded:
             return self.render(request, *TIME_LIMIT_PAGE, status=503)
@@ -66,14 +66,18 @@ class DetailAdmin(ReadOnlyAdmin):
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         """Return the row for Django's own pages, such as the history."""
-        return self.visible_row(request, parse_uuid(object_id))
+        return self.visible_row(request, self.key_of(object_id))
 
-    def visible_row(self, request: HttpRequest, id_: UUID | None) -> Any:
+    def key_of(self, text: str) -> Any:
+        """Return the primary key that a URL contains, or None if no row can have it."""
+        return parse_uuid(text)
+
+    def visible_row(self, request: HttpRequest, key: Any) -> Any:
         """Return the row, or None if it does not exist or is hidden from the user."""
-        found = self.row(request, id_) if id_ else None
+        found = self.row(request, key) if key else None
         return next(iter(self.visibility(request).seen([found])), None) if found else None
 
-    def row(self, request: HttpRequest, id_: UUID) -> Model | None:
+    def row(self, request: HttpRequest, key: Any) -> Model | None:
         """Return the row if ``get_queryset`` includes it."""
         raise NotImplementedError
 
@@ -81,7 +85,7 @@ class DetailAdmin(ReadOnlyAdmin):
         """Return the context of the page."""
         raise NotImplementedError
 
-    def missing(self, request: HttpRequest, id_: UUID | None, object_id: str) -> HttpResponse:
+    def missing(self, request: HttpRequest, key: Any, object_id: str) -> HttpResponse:
         """Return the response for a row that does not exist or is hidden."""
         response: HttpResponse = self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined]
         return response
@@ -90,12 +94,12 @@ class DetailAdmin(ReadOnlyAdmin):
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """Show Django's page of the history, with the log entries of related rows."""
-        id_ = parse_uuid(object_id)
-        entries = self.log_entries(id_, self.visibility(request)) if id_ else None
+        key = self.key_of(unquote(object_id))
+        entries = self.log_entries(key, self.visibility(request)) if key else None
         shown = _history(request, entries) if entries else {}
         return super().history_view(request, object_id, {**shown, **(extra_context or {})})
 
-    def log_entries(self, id_: UUID, visibility: Visibility) -> Q | None:
+    def log_entries(self, key: Any, visibility: Visibility) -> Q | None:
         """Return the condition for the log entries of a row, or None if the user may not see the row."""
         raise NotImplementedError
 
@@ -117,15 +121,15 @@ class DetailAdmin(ReadOnlyAdmin):
 
 
 class ChainDetailAdmin(DetailAdmin):
-    def row(self, request: HttpRequest, id_: UUID) -> Chain | None:
-        return with_ids(with_current_jobs(self.get_queryset(request)), [id_]).first()
+    def row(self, request: HttpRequest, key: Any) -> Chain | None:
+        return with_ids(with_current_jobs(self.get_queryset(request)), [key]).first()
 
-    def missing(self, request: HttpRequest, id_: UUID | None, object_id: str) -> HttpResponse:
+    def missing(self, request: HttpRequest, key: Any, object_id: str) -> HttpResponse:
         """Redirect from the id of a job to its chain."""
-        job = self.visibility(request).jobs([id_]).get(id_) if id_ else None
+        job = self.visibility(request).jobs([key]).get(key) if key else None
         if job and self.visible_row(request, job.chain_id):
-            return HttpResponseRedirect(f"{self.presenter(request).url('chain', job.chain_id)}#step-{id_}")
-        return super().missing(request, id_, object_id)
+            return HttpResponseRedirect(f"{self.presenter(request).url('chain', job.chain_id)}#step-{key}")
+        return super().missing(request, key, object_id)
 
     def details(self, request: HttpRequest, found: Chain) -> dict[str, Any]:
         visibility, presenter = self.visibility(request), self.presenter(request, found)
@@ -154,15 +158,16 @@ class ChainDetailAdmin(DetailAdmin):
             "lines": presenter.lines(found.current_job, lines),
             "current_url": presenter.url("job", found.current_job_id),
             **self._related_chains(request, found, steps, presenter),
+            **_schedule_of(found, visibility, presenter),
             "actions": self.actions_for(request, found, found.current_job),
         }
 
-    def log_entries(self, id_: UUID, visibility: Visibility) -> Q | None:
+    def log_entries(self, key: Any, visibility: Visibility) -> Q | None:
         """Include the entries of visible jobs, whose ids are read first, because the log may be in another database."""
-        if not visibility.chains([id_]):
+        if not visibility.chains([key]):
             return None
-        jobs = visibility.rows(Job).filter(chain_id=id_).order_by("-chain_index").defer(*LARGE)[:MAX_JOBS]
-        return _of(Chain, [id_]) | _of(Job, [job.pk for job in visibility.seen(jobs)])
+        jobs = visibility.rows(Job).filter(chain_id=key).order_by("-chain_index").defer(*LARGE)[:MAX_JOBS]
+        return entries_of(Chain, [key]) | entries_of(Job, [job.pk for job in visibility.seen(jobs)])
 
     def _related_chains(
         self, request: HttpRequest, found: Chain, steps: Mapping[UUID, Step], presenter: Presenter
@@ -180,8 +185,8 @@ class ChainDetailAdmin(DetailAdmin):
 
 
 class JobDetailAdmin(DetailAdmin):
-    def row(self, request: HttpRequest, id_: UUID) -> Job | None:
-        job: Job | None = queries.with_texts(self.get_queryset(request), queries.MAX_JOB_PAYLOAD).filter(pk=id_).first()
+    def row(self, request: HttpRequest, key: Any) -> Job | None:
+        job: Job | None = queries.with_texts(self.get_queryset(request), queries.MAX_JOB_PAYLOAD).filter(pk=key).first()
         return job
 
     def details(self, request: HttpRequest, found: Job) -> dict[str, Any]:
@@ -217,13 +222,27 @@ class JobDetailAdmin(DetailAdmin):
             "earlier_lines_url": url_with(request, log=f"{lines.next[0]}.{lines.next[1]}") if lines.next else "",
             "is_earlier_lines": "log" in request.GET,
             "more_blockers_url": f"{url_with(request, blockers=blockers.next)}#blockers" if blockers.next else "",
+            **_schedule_of(found, visibility, presenter),
             "actions": self.actions_for(request, chain, found) if chain else (),
         }
 
-    def log_entries(self, id_: UUID, visibility: Visibility) -> Q | None:
+    def log_entries(self, key: Any, visibility: Visibility) -> Q | None:
         """Include the entries of the chain, whose actions apply to its current job."""
-        job = visibility.jobs([id_]).get(id_)
-        return None if job is None else _of(Job, [id_]) | _of(Chain, list(visibility.chains([job.chain_id])))
+        job = visibility.jobs([key]).get(key)
+        if job is None:
+            return None
+        return entries_of(Job, [key]) | entries_of(Chain, list(visibility.chains([job.chain_id])))
+
+
+def _schedule_of(found: Chain | Job, visibility: Visibility, presenter: Presenter) -> dict[str, Any]:
+    """Return the schedule that a chain comes from, with a link if the user may view it, and the tick."""
+    name = found.schedule_name
+    is_visible = name and visibility.seen(visibility.rows(Schedule).filter(pk=name).defer("input", "last_error"))
+    return {
+        "schedule_name": name,
+        "schedule_url": presenter.url("schedule", name) if is_visible else "",
+        "scheduled_for": presenter.timestamps.exact(found.scheduled_for),
+    }
 
 
 def _shown_ranges(count: int, first: int | None) -> list[range]:
@@ -268,8 +287,9 @@ def _omitted(begin: int, end: int, request: HttpRequest, *, is_last: bool = Fals
     return [{"text": text % {"count": number(count)}, "url": url_with(request, **{"from": first})}]
 
 
-def _of(model: type[Model], ids: Sequence[UUID]) -> Q:
-    return Q(content_type=get_content_type_for_model(model), object_id__in=[str(id_) for id_ in ids])
+def entries_of(model: type[Model], keys: Sequence[Any]) -> Q:
+    """Return the condition for the log entries of these rows."""
+    return Q(content_type=get_content_type_for_model(model), object_id__in=[str(key) for key in keys])
 
 
 def _history(request: HttpRequest, entries: Q) -> dict[str, Any]:

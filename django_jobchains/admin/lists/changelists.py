@@ -286,6 +286,10 @@ class ListAdmin(ReadOnlyAdmin):
     """The changelist of a class. Subclasses define its rows and columns."""
 
     columns: ClassVar[type[Columns]]
+    #: The column whose texts are links to the pages of the rows.
+    link_column: ClassVar[str] = "type_name"
+    #: The columns that ``get_search_results`` does not read.
+    large_columns: ClassVar[Sequence[str]] = LARGE
 
     search_fields = ("id",)  # shows the search box; see ``searched``
     search_help_text = _(
@@ -302,7 +306,7 @@ class ListAdmin(ReadOnlyAdmin):
         return [getattr(columns, name) for name in columns.names]
 
     def get_list_display_links(self, request: HttpRequest, list_display: Sequence[Any]) -> list[Any]:
-        return [column for column in list_display if getattr(column, "__name__", "") == "type_name"]
+        return [column for column in list_display if getattr(column, "__name__", "") == self.link_column]
 
     def get_sortable_by(self, request: HttpRequest) -> Any:
         """Return None, which allows the columns that have an ordering."""
@@ -315,7 +319,7 @@ class ListAdmin(ReadOnlyAdmin):
         found: QuerySet[Any] = self.searched(request, queryset, search_term).rows  # type: ignore[arg-type]
         visibility = self.visibility(request)
         if visibility.checks_each_row(self.model):
-            seen = visibility.seen(found.defer(*LARGE)[:MAX_CHECKED_ROWS])
+            seen = visibility.seen(found.defer(*self.large_columns)[:MAX_CHECKED_ROWS])
             found = queryset.filter(pk__in=[row.pk for row in seen])
         return found, False
 
@@ -354,7 +358,7 @@ class ListAdmin(ReadOnlyAdmin):
         return visibility.seen(rows.order_by(*rows.page_orders[0]).defer(*LARGE)[:MAX_CHECKED_ROWS])
 
     def mark(self, request: HttpRequest, rows: Sequence[Any]) -> None:
-        """Mark rows whose chain or current job is hidden, so that the columns do not show it."""
+        """Prepare the rows of a page: mark those whose chain or current job is hidden from the user."""
         raise NotImplementedError
 
     def shown(self, rows: Rows) -> Rows:

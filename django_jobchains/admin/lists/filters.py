@@ -13,9 +13,12 @@ from django.utils.translation import gettext_lazy as _
 
 from django_jobchains.admin.visibility import Visibility
 from django_jobchains.db.keyset import Unindexed
-from django_jobchains.models import QUEUE_LENGTH, TYPE_NAME_LENGTH, Chain, Job
+from django_jobchains.models import QUEUE_LENGTH, SCHEDULE_NAME_LENGTH, TYPE_NAME_LENGTH, Chain, Job, Schedule
 from django_jobchains.statuses import Status
 from django_jobchains.store import get_store
+
+#: The number of schedules that chains can be filtered by.
+MAX_SCHEDULES = 500
 
 
 class ChoiceFilter(SimpleListFilter):
@@ -196,11 +199,27 @@ class BlockedByFilter(VisibilityFilter):
         return queryset.blocked_by(blocker)
 
 
+class ScheduleFilter(NameFilter):
+    """Filters chains by the schedule that they come from. The pages of schedules link to it."""
+
+    title = _("schedule")
+    parameter_name = "schedule"
+    max_length = SCHEDULE_NAME_LENGTH
+
+    def names(self, request: HttpRequest, model_admin: Any) -> Any:
+        rows = self.visibility.rows(Schedule).order_by("name").defer("input", "last_error")
+        return [schedule.name for schedule in self.visibility.seen(rows[:MAX_SCHEDULES])]
+
+    def narrowed(self, queryset: Any, name: str) -> Any:
+        return queryset.of_schedule(name)
+
+
 CHAIN_FILTERS: tuple[type[SimpleListFilter], ...] = (
     StatusFilter,
     TypeFilter,
     QueueFilter,
     CreatedFilter,
+    ScheduleFilter,
     RootFilter,
     BlockedByFilter,
 )

@@ -12,7 +12,16 @@ from shop.models import Order, Product, SupplierImport
 
 from django_jobchains import queues
 from django_jobchains.db.ids import new_id
-from django_jobchains.models import AttemptCount, FailedAttempt, Job, JobBlocker, JobProgress, LogLine, WorkerPresence
+from django_jobchains.models import (
+    AttemptCount,
+    FailedAttempt,
+    Job,
+    JobBlocker,
+    JobProgress,
+    LogLine,
+    Schedule,
+    WorkerPresence,
+)
 
 NOW = timezone.now()
 ERROR = "shop.gateway.GatewayTimeout: no connection to the payment service"
@@ -138,7 +147,54 @@ def workers():
         worker = {"pid": 4012, "version": "0.1.0", "slots": 4, "busy": busy, "stuck": stuck, "is_stopping": False}
         times = {"started_at": ago(190), "heartbeat_at": NOW + timedelta(hours=1), "heartbeat_seconds": 10.0}
         name = {"id": f"tea-{number}:4012", "host": f"tea-{number}", "queues": None, "type_names": names}
-        yield WorkerPresence(**name, **worker, **times)
+        yield WorkerPresence(**name, **worker, **times, schedules="v1")
+
+
+def schedules():
+    """Create a schedule in each state."""
+    nightly = {"cron": "0 3 * * *", "timezone": "Europe/Berlin", "overlap": "skip"}
+    often = {"every_seconds": 300.0, "timezone": "UTC", "overlap": "allow"}
+    error = "JobTypeNotFound: No job type 'shop.check_prices'."
+    kinds = [
+        {"name": "sales-report", "type_name": "shop.report_sales", "source": "code", "declarations": "v1", **nightly},
+        {"name": "import-prices", "type_name": "shop.import_prices", "source": "admin", **often},
+        {
+            "name": "old-sales-report",
+            "type_name": "shop.report_sales",
+            "source": "code",
+            "declarations": "v0",
+            **nightly,
+        },
+        {"name": "price-check", "type_name": "shop.check_prices", "source": "admin", **often, "last_error": error},
+        {
+            "name": "import-old-prices",
+            "type_name": "shop.import_prices",
+            "source": "admin",
+            **nightly,
+            "paused_at": ago(90),
+        },
+    ]
+    for kind in kinds:
+        usual = {"on_missed": "run_once", "max_catch_up": 100, "anchor_at": ago(4000), "created_at": ago(4000)}
+        times = {"next_tick_at": NOW + timedelta(minutes=7)}
+        if "last_error" in kind:
+            times = {"next_tick_at": ago(12), "last_error_at": ago(11.9)}
+        input_ = None if kind["type_name"] == "shop.report_sales" else {"price_list_id": 12}
+        yield Schedule(input=input_, **usual, **times, **kind)
+
+
+def reports():
+    """Create the chains of the nightly report, of which the last one failed."""
+    tick = NOW.replace(hour=1, minute=0, second=0, microsecond=0)
+    for night in (4, 3, 2, 1):
+        minutes = (NOW - tick + timedelta(days=night)).total_seconds() / 60
+        of = {"schedule_name": "sales-report", "scheduled_for": tick - timedelta(days=night)}
+        end = (
+            {**ended(minutes, 38), "output": 57}
+            if night > 1
+            else {**ended(minutes, 2), "status": "failed", "last_error": ERROR}
+        )
+        yield job("shop.report_sales", minutes, queue="reports", **of, **end)
 
 
 def an_approval(minutes):
@@ -199,10 +255,15 @@ with transaction.atomic():
     record = supplier_imports()
     later = {"run_at": NOW + timedelta(hours=6), "input": {"product_id": 3}, "queue": "stock"}
     scheduled = job("shop.check_stock", 70, **later)
+    nightly = list(reports())
+    Schedule.objects.bulk_create(schedules())
+    Schedule.objects.filter(pk="sales-report").update(
+        last_chain_id=nightly[-1].id, last_tick_at=nightly[-1].scheduled_for
+    )
     chains = in_their_order()
     imported = next(chain for chain in chains if chain[0].type_name == "shop.import_prices")
     part = imported[-2]
-    Job.objects.bulk_create([scheduled, *(step for chain in chains for step in chain)])
+    Job.objects.bulk_create([*nightly, scheduled, *(step for chain in chains for step in chain)])
     failures = [chain[0] for chain in chains if chain[0].status == "failed"]
     FailedAttempt.objects.bulk_create(attempt for of in failures for attempt in attempts_of(of))
     for note in notes_of(part):
@@ -215,4 +276,5 @@ with transaction.atomic():
     queues.pause("letters")
 shown = {"failed": failures[-1], "import": imported[0], "part": part, "order": chains[0][0], "scheduled": scheduled}
 shown["approval"] = next(chain[0] for chain in chains if chain[0].type_name == "shop.approval")
+shown["report"] = nightly[-1]
 answer({name: str(row.pk) for name, row in {**shown, "record": record}.items()})

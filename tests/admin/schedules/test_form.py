@@ -1,0 +1,239 @@
+"""The pages that create and change schedules."""
+
+from datetime import timedelta
+
+import pytest
+from django.contrib.admin.models import ADDITION, CHANGE, LogEntry
+
+from django_jobchains import schedules
+from django_jobchains.admin import ChainAdmin
+from django_jobchains.models import Schedule
+from tests.admin.browsing import index, messages_in, text_of, url
+from tests.admin.schedules.conftest import ALL, Report
+
+pytestmark = pytest.mark.django_db
+
+ADD = "/admin/django_jobchains/schedule/add/"
+USUAL = {
+    "name": "mine", "cron": "0 3 * * *", "every": "", "timezone": "Europe/Berlin", "overlap": "allow",
+    "on_missed": "run_once", "max_catch_up": "100", "jitter": "", "queue": "", "priority": "",
+}  # fmt: skip
+
+
+@pytest.fixture
+def mine(report):
+    options = {
+        "overlap": "skip",
+        "on_missed": "run_all",
+        "max_catch_up": 7,
+        "jitter": 90,
+        "queue": "bulk",
+        "priority": 3,
+    }
+    return schedules.create("mine", report, every=timedelta(days=1, minutes=5), input=Report("day", 2), **options)
+
+
+def create(client, type_name="shop.report", **answers):
+    payload = {"payload_kind": "day", "payload_days": "1"}
+    return client.post(f"{ADD}?type={type_name}", {**USUAL, **payload, **answers})
+
+
+def initial_of(client, address):
+    """Return the values of the fields as a browser would send them."""
+    context = client.get(address).context
+    values = {}
+    for form in filter(None, (context["form"], context["input_form"])):
+        values |= {field.name: field.value() for field in form}
+        values |= {name: form[name].field.prepare_value(form[name].value()) for name in form.fields}
+    return {name: "" if value is None else str(value) for name, value in values.items()}
+
+
+def errors_of(reply):
+    assert reply.status_code == 200
+    forms = (reply.context["form"], reply.context["input_form"])
+    return {name: str(texts[0]) for form in forms if form for name, texts in form.errors.items()}
+
+
+def test_it_creates_a_schedule_and_shows_its_page(superuser, report):
+    assert ADD in text_of(superuser.get(index()))
+    options = {"overlap": "queue", "on_missed": "run_all", "max_catch_up": "5", "jitter": "0:01:30"}
+    reply = create(superuser, payload_kind="week", payload_days="7", queue="bulk", priority="-2", **options)
+    made = schedules.get("mine")
+    assert messages_in(reply) == ["The schedule was created."]
+    assert reply["Location"] == url("change", made, "schedule")
+    assert (made.type_name, made.input, made.source) == ("shop.report", {"kind": "week", "days": 7}, "admin")
+    assert (made.cron, made.every, made.timezone) == ("0 3 * * *", None, "Europe/Berlin")
+    assert (made.overlap, made.on_missed, made.max_catch_up) == ("queue", "run_all", 5)
+    assert (made.jitter, made.queue, made.priority) == (timedelta(seconds=90), "bulk", -2)
+    [entry] = LogEntry.objects.all()
+    assert (entry.object_id, entry.action_flag, entry.change_message) == ("mine", ADDITION, "Added.")
+
+
+def test_an_interval_and_the_projects_time_zone(superuser, report, settings):
+    settings.TIME_ZONE = "Asia/Tokyo"
+    assert "Leave empty for Asia/Tokyo." in text_of(superuser.get(f"{ADD}?type=shop.report"))
+    create(superuser, cron="", every="1 00:05:00", timezone="")
+    made = schedules.get("mine")
+    assert (made.cron, made.every, made.timezone) == (None, timedelta(days=1, minutes=5), "Asia/Tokyo")
+
+
+@pytest.mark.parametrize(
+    ("answers", "field", "text"),
+    [
+        ({"name": ""}, "name", "This field is required."),
+        ({"name": "a\x7fb"}, "name", "is not a name"),
+        ({"name": "taken"}, "name", "A schedule with this name already exists."),
+        ({"cron": ""}, "__all__", "pass either cron= or every=."),
+        ({"every": "0:05:00"}, "__all__", "pass either cron= or every=."),
+        ({"cron": "0 3 * *"}, "cron", "has 4 fields"),
+        ({"cron": "0 0 31 2 *"}, "cron", "never matches"),
+        ({"cron": "x" * 201}, "cron", "at most 200 characters"),
+        ({"cron": "", "every": "0"}, "every", "every=datetime.timedelta(0) is not a length of time"),
+        ({"cron": "", "every": "soon"}, "every", "Enter a valid duration."),
+        ({"timezone": "Mars"}, "timezone", "is not a known time zone"),
+        ({"overlap": "x"}, "overlap", "Select a valid choice"),
+        ({"on_missed": ""}, "on_missed", "This field is required."),
+        ({"max_catch_up": "0"}, "max_catch_up", "is not a whole number from 1"),
+        ({"jitter": "-1"}, "jitter", "is not a length of time"),
+        ({"queue": "a\tb"}, "queue", "is not a name"),
+        ({"priority": "40000"}, "priority", "is not a whole number from"),
+        ({"payload_kind": ""}, "payload_kind", "This field is required."),
+        ({"payload_days": "x"}, "payload_days", "Enter a whole number."),
+    ],
+)
+def test_errors_are_shown_at_their_fields_and_nothing_is_created(superuser, report, answers, field, text):
+    schedules.create("taken", report, every=60, input=Report("day"))
+    errors = errors_of(create(superuser, **answers))
+    assert errors.keys() == {field}
+    assert text in errors[field]
+    assert [row.name for row in schedules.list()] == ["taken"]
+
+
+def test_the_errors_of_the_rule_and_of_the_input_are_shown_together(superuser, report):
+    assert errors_of(create(superuser, max_catch_up="", payload_days="x")).keys() == {"max_catch_up", "payload_days"}
+
+
+def test_only_types_that_the_user_may_start_without_blockers_are_offered(superuser, processors, report, monkeypatch):
+    processors.register("shop.inner", entry=False)(lambda job: None)
+    processors.register("shop.other")(lambda job: None)
+    processors.register("shop.joins", blockers=("shop.other",))(lambda job: None)
+
+    def offered():
+        return [name for name, _ in superuser.get(ADD).context["type_form"].fields["type"].choices]
+
+    assert offered() == ["shop.other", "shop.report"]
+    monkeypatch.setattr(ChainAdmin, "entry_types", lambda self, request: {"shop.report": report})
+    assert offered() == ["shop.report"]
+    assert create(superuser, "shop.other", payload="1").status_code == 200
+    assert schedules.list() == []
+
+
+def test_the_form_of_a_schedule_changes_nothing_if_nothing_is_changed(superuser, mine, time):
+    before = list(Schedule.objects.values())
+    page = url("edit", mine, "schedule")
+    values = initial_of(superuser, page)
+    assert (values["every"], values["jitter"]) == ("1 00:05:00", "00:01:30")
+    reply = superuser.post(page, values)
+    assert messages_in(reply) == ["The schedule was changed."]
+    assert reply["Location"] == url("change", mine, "schedule")
+    assert list(Schedule.objects.values()) == before
+    [entry] = LogEntry.objects.all()
+    assert (entry.object_id, entry.action_flag, entry.change_message) == ("mine", CHANGE, "Changed.")
+
+
+def test_the_rule_the_type_and_the_input_can_be_changed(superuser, processors, mine):
+    processors.register("shop.other")(lambda job: None)
+    page = url("edit", mine, "schedule")
+    assert page in text_of(superuser.get(url("change", mine, "schedule")))
+    values = {**initial_of(superuser, page), "cron": "0 4 * * *", "every": "", "payload": '{"kind": "week"}'}
+    superuser.post(page, values)
+    changed = schedules.get("mine")
+    assert (changed.cron, changed.every, changed.input) == ("0 4 * * *", None, {"kind": "week", "days": 1})
+    superuser.post(f"{page}?type=shop.other", {**values, "payload": "[5]"})
+    changed = schedules.get("mine")
+    assert (changed.type_name, changed.input) == ("shop.other", [5])
+
+
+def test_errors_of_a_change_are_shown_and_nothing_is_changed(superuser, mine):
+    page, before = url("edit", mine, "schedule"), list(Schedule.objects.values())
+    values = initial_of(superuser, page)
+    assert errors_of(superuser.post(page, {**values, "every": "0:00:00.5"})).keys() == {"every"}
+    assert errors_of(superuser.post(page, {**values, "payload": '{"days": 1}'})).keys() == {"payload"}
+    assert list(Schedule.objects.values()) == before
+
+
+def test_masked_inputs_are_not_shown_and_stay(superuser, report, mine):
+    schedules.update("mine", input=Report("password=canary4711"))
+    page = url("edit", mine, "schedule")
+    shown = text_of(superuser.get(page))
+    assert "canary4711" not in shown
+    assert "The input stays as it is." in shown
+    superuser.post(page, {**initial_of(superuser, page), "queue": "fast"})
+    changed = schedules.get("mine")
+    assert (changed.queue, changed.input["kind"]) == ("fast", "password=canary4711")
+    other = {**initial_of(superuser, f"{page}?type=shop.report&input=new"), "payload_kind": "day"}
+    assert "canary4711" not in str(other)
+    superuser.post(f"{page}?type=shop.report&input=new", other)
+    assert schedules.get("mine").input == {"kind": "day", "days": 1}
+
+
+def test_inputs_that_the_user_may_not_view_are_not_shown_and_stay(staff, mine):
+    client, page = staff("view_schedule", "change_schedule"), url("edit", mine, "schedule")
+    schedules.update("mine", input=Report("canary4711"))
+    assert "canary4711" not in text_of(client.get(page))
+    client.post(page, {**initial_of(client, page), "queue": "fast", "payload": '{"kind": "forged"}'})
+    changed = schedules.get("mine")
+    assert (changed.queue, changed.input["kind"]) == ("fast", "canary4711")
+    assert "canary4711" in text_of(staff("view_schedule", "change_schedule", "view_payload").get(page))
+
+
+def test_a_type_that_no_app_declares_any_more_can_be_replaced(superuser, mine):
+    Schedule.objects.update(type_name="shop.gone")
+    page = url("edit", mine, "schedule")
+    asked = superuser.get(page)
+    assert "form" not in asked.context
+    assert "shop.gone is not one of the available choices" in text_of(asked)
+    replaced = f"{page}?type=shop.report"
+    superuser.post(replaced, {**initial_of(superuser, replaced), "payload_kind": "day"})
+    assert schedules.get("mine").type_name == "shop.report"
+
+
+def test_schedules_of_code_are_not_changed(superuser, of_code, beat):
+    beat(schedules="digest")
+    coded, before = of_code(), list(Schedule.objects.values())
+    page = url("edit", coded, "schedule")
+    assert page not in text_of(superuser.get(url("change", coded, "schedule")))
+    for reply in (superuser.get(page), superuser.post(page, USUAL)):
+        assert messages_in(reply)[-1] == "Nothing was changed: declared in code, which alone can change or remove it."
+        assert reply["Location"] == url("change", coded, "schedule")
+    assert list(Schedule.objects.values()) == before
+
+
+def test_a_schedule_that_has_just_been_deleted(superuser, mine, monkeypatch):
+    page = url("edit", mine, "schedule")
+    values, update = initial_of(superuser, page), schedules.update
+
+    def late(name, **options):
+        schedules.delete(name)
+        return update(name, **options)
+
+    monkeypatch.setattr(schedules, "update", late)
+    reply = superuser.post(page, values)
+    assert messages_in(reply) == ["Nothing was changed: no longer exists."]
+
+
+@pytest.mark.parametrize("permission", ["add_schedule", "change_schedule"])
+def test_each_page_requires_its_permission(staff, mine, permission):
+    addresses = {"add_schedule": f"{ADD}?type=shop.report", "change_schedule": url("edit", mine, "schedule")}
+    others = staff(*({*ALL} - {permission}), "enqueue_job")
+    # The permission to change includes the one to view, as in all of Django's admin.
+    allowed, blind = staff("view_schedule", permission), staff("add_schedule")
+    page = addresses[permission]
+    before = list(Schedule.objects.values())
+    for client in (others, blind):
+        assert client.get(page).status_code == client.post(page, USUAL).status_code == 403
+        assert addresses["change_schedule"] not in text_of(client.get(url("change", mine, "schedule"))) or (
+            permission == "add_schedule"
+        )
+    assert list(Schedule.objects.values()) == before
+    assert allowed.get(page).status_code == 200
