@@ -337,6 +337,17 @@ class TestWorkers:
             until(lambda: worker.components.scheduler._queried_at > 0)
         assert statements.count("django_jobchains_schedule") <= 1
 
+    @pytest.mark.parametrize("declares", [False, True])
+    def test_jobs_cost_no_statement_about_schedules(self, processors, report, registry, declares):
+        if declares:
+            processors.schedule("often", report, every=3600)
+        for _ in range(100):
+            report.enqueue()
+        with statements_of_others() as statements:
+            Worker(registry=registry).run_until_idle()
+        assert completed() == 100
+        assert statements.count("django_jobchains_schedule") <= 4  # when the worker starts
+
     def test_the_database_may_fail(self, processors, report, start_worker, monkeypatch):
         processors.schedule("often", report, every=1)
         errors = [OperationalError("gone"), OperationalError("gone")]
