@@ -15,7 +15,7 @@ VENV := .venv
 DEMO := .venv-demo
 BENCH := .venv-bench
 PEERS := .venv-peers
-SESSIONS := lint types quick slow all_slow newest oldest example wheel browser postgresql sqlite pictures mutations
+SESSIONS := lint types quick slow all_slow newest oldest example wheel browser postgresql sqlite tasks pictures mutations
 NOX = $(VENV)/bin/python -m nox
 
 # Tests start hundreds of processes: what they import is compiled once.
@@ -29,7 +29,7 @@ test: $(VENV)/.ready
 	@$(NOX) --parallel 2
 
 test-all: $(VENV)/.ready
-	@$(NOX) --parallel 2 --sessions lint types newest oldest all_slow browser wheel
+	@$(NOX) --parallel 2 --sessions lint types newest oldest all_slow browser tasks wheel
 	@$(NOX) --session mutations
 
 $(SESSIONS): $(VENV)/.ready

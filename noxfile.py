@@ -21,6 +21,7 @@ from tests.mutations.mutation import all_mutations
 from tests.support.interpreters import find_python
 from tests.support.servers import CACHE, ROOT, Unavailable
 from tests.support.servers.chromium import chromium
+from tests.support.servers.downloads import pip_source
 from tests.support.servers.postgresql import machine_server, server
 from tests.support.servers.sqlite import with_sqlite_3_37
 
@@ -29,7 +30,7 @@ nox.options.envdir = str(CACHE / "nox")
 nox.options.reuse_venv = "yes"
 nox.options.allow_parallel = True
 #: ``make test``. After the checks that take seconds, the longest first, so that none is left over at the end.
-nox.options.sessions = ["lint", "types", "newest", "oldest", "slow", "browser", "wheel"]
+nox.options.sessions = ["lint", "types", "newest", "oldest", "slow", "browser", "tasks(6.1)", "wheel"]
 
 #: The environment that nox is installed in: the project, its extras and the group ``dev``.
 PYTHON = sys.executable
@@ -210,6 +211,23 @@ def oldest(session: nox.Session) -> None:
         run_tests(session, "python", *PLAIN, *WITHOUT_SQL, database="sqlite", env=env)
         with server(14) as url:
             run_tests(session, "python", *SQL, MILLION, database=url)
+
+
+@nox.session(python=NEWEST)
+@nox.parametrize("django", [nox.param("6.1", id="6.1"), nox.param("6.0", id="6.0")])
+def tasks(session: nox.Session, django: str) -> None:
+    """Run Django's own tests of its tasks framework, and a worker's contract, against the tasks backend."""
+    session.install("--upgrade", "-e", ".[all]", f"Django~={django}.0", "--group", "test", "--group", "tasks")
+    version = str(session.run("python", "-m", "django", "--version", silent=True)).strip()
+    with required(session), server(18) as url:
+        source = pip_source(f"Django=={version}", "tests/tasks", f"{session.bin}/python")
+        for database in ("sqlite", url):
+            env = {"JOBCHAINS_TEST_DATABASE": database, "PGTZ": "UTC"}
+            session.run("python", "-m", "tests.django_tests", str(source), env=env)
+            # Worker processes that die take half a minute: each version of Django has them on one database.
+            deaths = () if (database == url) == (django == "6.1") else ("-k", "not process")
+            contract = ("pytest", "-q", "-c", "tests/due_work/pytest.ini", "tests/due_work", "--due-work-summary")
+            session.run("python", "-m", *contract, *deaths, env=env)
 
 
 @nox.session(venv_backend="none")

@@ -8,8 +8,8 @@ from django_jobchains.notifications import waiting
 from tests.support.databases import TEMPLATE, copied_database
 
 pytest_plugins = ["tests.support.fixtures"]
-#: ``make browser`` runs this separate suite, in processes without Django.
-collect_ignore = ["browser"]
+#: Separate suites: ``make browser`` runs the first one, in processes without Django, and ``make tasks`` the others.
+collect_ignore = ["browser", "django_tests", "due_work"]
 
 
 def pytest_configure() -> None:

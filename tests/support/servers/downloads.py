@@ -34,6 +34,23 @@ def pip_package(requirement: str, *options: str) -> Path:
     return _unpacked(requirement, install)
 
 
+def pip_source(requirement: str, part: str, python: str) -> Path:
+    """Return the folder with a part of a package's source archive. ``python``: one that the package supports."""
+
+    def unpack(folder: Path) -> None:
+        pip = (python, "-m", "pip", "download", "-qq", "--no-deps", "--no-binary", ":all:")
+        fetch(*pip, "--dest", str(folder), requirement)
+        archive = next(folder.glob("*.tar.gz"))
+        with tarfile.open(archive) as opened:
+            for member in opened.getmembers():
+                member.name = member.name.partition("/")[2]
+                if member.name.startswith(f"{part}/"):
+                    opened.extract(member, folder, filter="data")
+        archive.unlink()
+
+    return _unpacked(f"{requirement}-{part.replace('/', '-')}", unpack) / part
+
+
 def npm_package(requirement: str) -> Path:
     """Return the folder that holds the unpacked package."""
 
