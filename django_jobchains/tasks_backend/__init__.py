@@ -4,6 +4,7 @@ It works with ``django.tasks`` (Django 6.0 and newer) and with its backport ``dj
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -242,8 +243,13 @@ def _slice(registry: Registry, alias: str) -> TaskSlice | None:
 
 def backends() -> dict[str, JobchainsBackend]:
     """Return the backends of this class in ``TASKS``, by alias."""
-    found = {alias: task_backends[alias] for alias in task_backends.settings}
-    return {alias: backend for alias, backend in found.items() if isinstance(backend, JobchainsBackend)}
+    found: dict[str, JobchainsBackend] = {}
+    for alias in task_backends.settings:
+        with suppress(InvalidTaskBackend):  # It cannot be imported, which Django reports where it is used.
+            backend = task_backends[alias]
+            if isinstance(backend, JobchainsBackend):
+                found[alias] = backend
+    return found
 
 
 def load_task(registry: Registry, type_name: str) -> Processor:

@@ -72,6 +72,10 @@ class ClaimLoop:
                 self._notify_peers()
             if (self.retires or self._jobs_left == 0) and self._is_quiet():
                 self.exhausted.set()
+            if not self._ordered:  # No task has been enqueued yet.
+                self.idle.set()
+                if self._ordered:  # Added in between.
+                    self.idle.clear()
             self._wake.wait(self._longest_wait())
             return
         found, is_full = self._fill(lanes)

@@ -1,4 +1,4 @@
-"""Tells the harness how to count the commits of a worker, to kill it at one of them, and to fail a signal's receiver."""
+"""Tells the harness how to count a worker's commits, to kill it at one of them, and to fail receivers of signals."""
 
 from contextlib import contextmanager
 

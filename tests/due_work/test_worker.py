@@ -1,4 +1,4 @@
-"""The worker of the tasks backend, as a new implementation: no known gap, and each profile that is declined has a reason."""
+"""The worker of the tasks backend, as a new implementation: it has no known gap, and a reason for what it declines."""
 
 from datetime import timedelta
 
@@ -7,7 +7,6 @@ from due_work_harness.contract import (
     Claim,
     Decline,
     DueWorkContract,
-    ExtraProof,
     NotApplicable,
     Profile,
     SafetyContract,
@@ -141,8 +140,8 @@ CONTRACT = DueWorkContract(
     transactional=True,
     profiles={
         Profile.AUTOMATIC_RECOVERY: Decline(
-            "There is no sweep that dispatches tasks a second time: the row of a task is what is owed, and workers claim "
-            "it. A lost wake-up delays the claim by a poll; the task of a dead worker is reclaimed, see ownership"
+            "There is no sweep that dispatches tasks a second time: the row of a task is what is owed, and workers "
+            "claim it. A lost wake-up delays the claim by a poll. A dead worker's task is reclaimed: see ownership"
         ),
         Profile.BOUNDED_OWNERSHIP: Claim(),
         Profile.CRASH_AMBIGUITY: Decline(

@@ -1,4 +1,4 @@
-"""What the contract is about: how the store and the workers of django_jobchains claim, end, take back and delete tasks."""
+"""What the contract is about: how django_jobchains claims, runs, ends, takes back and deletes tasks."""
 
 import os
 import subprocess
