@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 import django_jobchains
-from django_jobchains import queues
+from django_jobchains import queues, schedules
 from django_jobchains.admin.base import TimeLimitExceeded
 from django_jobchains.admin.lists import changelists
-from django_jobchains.models import Job
+from django_jobchains.models import Job, Schedule
 from django_jobchains.processors import JobType, get_registry
 from tests.admin import rows
 from tests.admin.browsing import PERMISSIONS, act, act_many, choose_action, fragment, index, text_of, url, verb_url
@@ -19,7 +19,7 @@ from tests.admin.visibility.test_pages import PAGES
 from tests.admin.visibility.world import make_world
 from tests.records.models import Upload
 from tests.support.hostile_texts import problems_of
-from tests.support.jobs import create
+from tests.support.jobs import create, database_now
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("record_site")]
 
@@ -35,7 +35,13 @@ def test_nothing_on_any_page_is_blocked(superuser, record_workers, monkeypatch):
     world, record = make_world(), put(state="processing", failure_message="E: x", execution_logs=[{"key": "read"}])
     queues.pause("mail")
     queues.set_limit("mail", 2)
+    kind = JobType("shop.timed")
+    monkeypatch.setitem(get_registry().declared, "shop.timed", kind)
+    schedule = schedules.create("nightly", kind, every=60)
+    schedules.run_now("nightly")
     others = [url("enqueue"), url("changelist") + "?q=nothing", "/admin/", url("changelist", model=Upload)]
+    others += [url(page, schedule, "schedule") for page in ("change", "edit", "pause", "history")]
+    others += [url("changelist", model="schedule"), f"{url('add', model='schedule')}?type=shop.timed"]
     addresses = [page(world) for page in PAGES.values()] + [url("change", record), verb_url("cancel", record), *others]
     pages = [superuser.get(address, follow=True) for address in addresses]
     pages += [choose_action(superuser, verb, [world.plain, world.stepped[0]]) for verb in ("delete", "complete")]
@@ -57,6 +63,11 @@ def test_texts_of_rows_and_requests_never_become_markup(superuser, record_worker
     beat(vector, host=vector, version=vector[:50], queues=(vector,), type_names=("none",), stuck=1)
     create(store, 2, vector, queue=vector)
     queues.pause(vector)
+    schedule = schedules.create(vector, vector, every=60, input={vector: vector}, queue=vector)
+    schedules.run_now(vector)
+    now = database_now()
+    Schedule.objects.update(last_error=f"{vector}: {vector}\n{vector}", last_error_at=now, next_tick_at=now)
+    Job.objects.filter(pk=job.pk).update(schedule_name=vector, scheduled_for=now)
     log = {"key": vector, "command": [vector], "out": vector, "exit_code": vector}
     record = put(failure_message=f"{vector}: {vector}", execution_logs=[log], worker_hostname=vector)
     chain, typed = Job(pk=job.chain_id), dict.fromkeys(("payload", "queue", "priority", "deduplication_key"), vector)
@@ -66,6 +77,11 @@ def test_texts_of_rows_and_requests_never_become_markup(superuser, record_worker
         *(
             superuser.get(url("change", row, model))
             for row, model in ((chain, "chain"), (job, "job"), (record, Upload))
+        ),
+        superuser.get(url("changelist", model="schedule"), {"q": vector}),
+        *(superuser.get(url(page, schedule, "schedule")) for page in ("change", "edit", "pause", "delete")),
+        superuser.post(
+            url("edit", schedule, "schedule"), dict.fromkeys(("cron", "timezone", "queue", "payload"), vector)
         ),
         *(superuser.get(verb_url(verb, chain), {"type": vector, "next": vector}) for verb in PERMISSIONS),
         superuser.get(url("enqueue"), {"type": vector}),

@@ -3,6 +3,7 @@
 import random
 from datetime import timedelta
 from itertools import count
+from zoneinfo import ZoneInfo
 
 from tests.browser.scripts.project import answer  # isort: split
 
@@ -24,6 +25,9 @@ from django_jobchains.models import (
 )
 
 NOW = timezone.now()
+#: When the nightly schedules tick.
+TONIGHT = NOW.astimezone(ZoneInfo("Europe/Berlin")).replace(hour=3, minute=0, second=0, microsecond=0)
+NEXT_NIGHT = TONIGHT + timedelta(days=TONIGHT <= NOW)
 ERROR = "shop.gateway.GatewayTimeout: no connection to the payment service"
 TRACEBACK = f"""Traceback (most recent call last):
   File "/srv/shop/jobs.py", line 46, in charge
@@ -176,7 +180,7 @@ def schedules():
     ]
     for kind in kinds:
         usual = {"on_missed": "run_once", "max_catch_up": 100, "anchor_at": ago(4000), "created_at": ago(4000)}
-        times = {"next_tick_at": NOW + timedelta(minutes=7)}
+        times = {"next_tick_at": NEXT_NIGHT if "cron" in kind else NOW + timedelta(minutes=2)}
         if "last_error" in kind:
             times = {"next_tick_at": ago(12), "last_error_at": ago(11.9)}
         input_ = None if kind["type_name"] == "shop.report_sales" else {"price_list_id": 12}
@@ -185,10 +189,10 @@ def schedules():
 
 def reports():
     """Create the chains of the nightly report, of which the last one failed."""
-    tick = NOW.replace(hour=1, minute=0, second=0, microsecond=0)
     for night in (4, 3, 2, 1):
-        minutes = (NOW - tick + timedelta(days=night)).total_seconds() / 60
-        of = {"schedule_name": "sales-report", "scheduled_for": tick - timedelta(days=night)}
+        tick = NEXT_NIGHT - timedelta(days=night)
+        minutes = (NOW - tick).total_seconds() / 60
+        of = {"schedule_name": "sales-report", "scheduled_for": tick}
         end = (
             {**ended(minutes, 38), "output": 57}
             if night > 1
