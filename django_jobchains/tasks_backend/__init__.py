@@ -186,9 +186,10 @@ class JobchainsBackend(BaseTaskBackend):
         if isinstance(known, TaskType):
             return known.task
         try:
-            return self.slice().add(type_name, imported(path)).task
+            task = imported(path)
         except TaskNotImported as error:
             return self.missing_task(path, error) if type_name in get_store().task_names.read() else None
+        return self.slice().add(type_name, task).task
 
     def missing_task(self, path: str, error: TaskNotImported) -> AnyTask:
         """Return a task that stands for one that cannot be imported, and raises this error."""
@@ -261,7 +262,8 @@ def load_task(registry: Registry, type_name: str) -> Processor:
     backend = backends().get(alias)
     if backend is None or "." not in path:
         raise ProcessorNotFound(type_name)
-    return _processor(backend.slice(registry).add(type_name, imported(path)))
+    task = imported(path)
+    return _processor(backend.slice(registry).add(type_name, task))
 
 
 def load_missing_task(registry: Registry, type_name: str, error: TaskNotImported) -> Processor:

@@ -3,7 +3,7 @@
 import builtins
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
@@ -130,7 +130,13 @@ def _make(
 
 def shown(time: datetime | None) -> datetime | None:
     """Return a time as Django's framework has it: without a time zone if the project uses none."""
-    return time if time is None or settings.USE_TZ else timezone.make_naive(time)
+    if time is None or settings.USE_TZ:
+        return time
+    if timezone.is_naive(time):  # Django has read it. SQLite stores times in UTC, and PostgreSQL converts them.
+        if not get_store().db.has_one_writer:
+            return time
+        time = time.replace(tzinfo=UTC)
+    return timezone.make_naive(time)
 
 
 def _as_enqueued(task: AnyTask, priority: int, queue: str, run_after: datetime | None) -> AnyTask:

@@ -171,7 +171,8 @@ def declared(task: AnyTask) -> AnyTask:
         found = imported(task.module_path)
     except TaskNotImported:  # Other processes will not find it either.
         return replace(task, run_after=None)
-    return found if found.func is task.func else replace(task, run_after=None)
+    is_same = found.func is task.func and own_options(found) == own_options(task)
+    return found if is_same else replace(task, run_after=None)
 
 
 # Handlers

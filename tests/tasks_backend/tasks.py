@@ -4,7 +4,9 @@ import os
 import signal
 import sys
 import threading
+from contextlib import nullcontext
 
+from django.conf import settings
 from django.test import override_settings
 
 from django_jobchains.exceptions import RescheduleJob
@@ -23,7 +25,12 @@ class PaymentError(Exception):
     pass
 
 
-with override_settings(TASKS=BACKENDS):
+def with_backends():
+    """Use the backends of the tests while tasks are declared. Worker processes use them anyway."""
+    return nullcontext() if getattr(settings, "TASKS", None) == BACKENDS else override_settings(TASKS=BACKENDS)
+
+
+with with_backends():
 
     @task
     def add(first, second=0):
@@ -67,6 +74,10 @@ with override_settings(TASKS=BACKENDS):
         return context.task_result.worker_ids
 
     @task
+    def enqueue_another():
+        note.enqueue("another")
+
+    @task
     def return_object():
         return object()
 
@@ -105,5 +116,5 @@ def plain():
     return "plain"
 
 
-with override_settings(TASKS=BACKENDS):
+with with_backends():
     renamed = task(plain)

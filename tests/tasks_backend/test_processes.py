@@ -21,9 +21,9 @@ def finished(*results):
 
 
 def test_a_worker_finds_a_task_that_is_enqueued_while_it_runs(start_tasks):
-    start_tasks(jobchains={"POLL_SECONDS": 60}).until_ready()
+    worker = start_tasks(jobchains={"POLL_SECONDS": 60}).until_ready()
     result = tasks.add.enqueue(1, 2)
-    until(lambda: finished(result), 30)
+    until(lambda: finished(result), 30, lambda: worker.output)
     assert result.return_value == 3
 
 

@@ -146,3 +146,11 @@ def test_a_cancelled_task_has_failed(run):
     assert (result.status, result.attempts, result.started_at) == (TaskResultStatus.FAILED, 0, None)
     assert [error.exception_class_path for error in result.errors] == ["django_jobchains.exceptions.ChainCancelled"]
     assert result.finished_at
+
+
+def test_a_name_is_stored_again_after_the_test_that_stored_it_was_rolled_back(django_capture_on_commit_callbacks, db):
+    with django_capture_on_commit_callbacks(execute=True):
+        tasks.add.enqueue(1)
+    TaskName.objects.all().delete()
+    tasks.add.enqueue(1)
+    assert TaskName.objects.exists()
