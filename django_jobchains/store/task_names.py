@@ -3,7 +3,6 @@
 import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable
-from functools import partial
 from typing import Any
 
 from django_jobchains.db.connections import call_after_commit
@@ -22,18 +21,19 @@ class TaskNames(Part):
         Outside of a transaction, a name may be stored without the job that follows.
         """
         names = {job.type_name for job in jobs if job.is_task}
+
+        def remember() -> None:
+            # Django's test cases can call the hooks of a transaction that they roll back later.
+            if not self.db.connection.in_atomic_block:
+                _known[self.db.using].update(names)
+
         if new := names - _known[self.db.using]:
             self.db.fetch(self._add, [json.dumps([{"name": name} for name in sorted(new)])])
-            call_after_commit(self.db.using, partial(self._remember, new))
+            call_after_commit(self.db.using, remember)
 
     @retried
     def read(self) -> Collection[str]:
         return {name for (name,) in self.db.fetch(f"SELECT DISTINCT name FROM {self.tables.task_name}", [])}
-
-    def _remember(self, names: Collection[str]) -> None:
-        # Django's test cases can call the hooks of a transaction that they roll back later.
-        if not self.db.connection.in_atomic_block:
-            _known[self.db.using].update(names)
 
     @statement
     def _add(self) -> str:
