@@ -119,9 +119,10 @@ def connect() -> "psycopg.Connection[Any]":
     return connection
 
 
-def new_jobs(type_name: str, count: int) -> list[NewJob]:
+def new_jobs(type_name: str, count: int, *, is_task: bool = False) -> list[NewJob]:
+    arguments = json.dumps({"args": [1], "kwargs": {}} if is_task else {"i": 1})
     ids = [new_id() for _ in range(count)]
-    return [NewJob(id_, id_, 0, type_name, type_name, "default", json.dumps({"i": 1})) for id_ in ids]
+    return [NewJob(id_, id_, 0, type_name, type_name, "default", arguments, is_task=is_task) for id_ in ids]
 
 
 def finish(jobs: Iterable[Any], using: str = "default", output: str = "1") -> None:
@@ -129,11 +130,11 @@ def finish(jobs: Iterable[Any], using: str = "default", output: str = "1") -> No
     get_store(using).attempts.finish([FinishedJob(job.id, job.lease_number, output) for job in jobs])
 
 
-def fill(type_name: str, count: int, using: str = "default") -> None:
-    """Make these jobs the only pending ones, on vacuumed tables."""
+def fill(type_name: str, count: int, using: str = "default", *, is_task: bool = False) -> None:
+    """Make these jobs the only pending ones, on vacuumed tables. ``is_task``: of a task of Django's framework."""
     empty(using)
     checkpoint(using)
-    get_store(using).jobs.create(new_jobs(type_name, count))
+    get_store(using).jobs.create(new_jobs(type_name, count, is_task=is_task))
     vacuum(using)
 
 

@@ -16,6 +16,8 @@ from benchmarks.project.jobs import STEPS
 from benchmarks.workers import SLOTS, bare_drain, drain
 
 LOOP = "psycopg loop"
+JOBS = "jobs"
+TASK = "benchmarks.project.tasks.value"
 THREADS = "psycopg threads"
 
 
@@ -51,6 +53,7 @@ def cells(*, is_quick: bool) -> Iterator[Cell]:
         if kind.name == "drain":
             yield _backlog(kind, is_quick)
             yield _claim_and_finish(kind)
+            yield _tasks(kind)
         if kind.name != "effect-create":
             yield _cell(kind, "-1-slot", 1, 1)
             yield _cell(kind, "-50-slots", 50, 1)
@@ -181,6 +184,24 @@ def _claim_and_finish(kind: Kind) -> Cell:
         {name: after(prepare, partial(bare_drain, loop, kind.type_name, kind.chains)) for name, loop in loops.items()},
         (Target(server, at_most=25), Target("WAL bytes/job", at_most=1_300)),
         row=Row(f"claim and finish in batches of {LARGE}, µs of the server's CPU", server),
+    )
+
+
+def _tasks(kind: Kind) -> Cell:
+    """What Django's framework adds to a job: its result, and the signals before and after it."""
+    fill_jobs, fill_tasks = partial(fill, kind.type_name, kind.chains), partial(fill, TASK, kind.chains, is_task=True)
+    return Cell(
+        "drain-tasks",
+        f"{kind.chains:,} tasks of Django's framework that return a value, 1 worker process, {SLOTS} slots",
+        {
+            "ours": after(fill_tasks, partial(drain, TASK, kind.total, environment={"BENCH_TASKS": "1"})),
+            JOBS: after(fill_jobs, partial(drain, kind.type_name, kind.total)),
+        },
+        (
+            Target("jobs/s", at_least=0.85, of_floor=JOBS),
+            Target("jobs/s", at_least=20, of_floor="django-tasks-db"),
+        ),
+        row=Row("drain tasks of Django's framework"),
     )
 
 

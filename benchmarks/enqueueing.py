@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from uuid import UUID
 
+from django.conf import settings
 from django.db import connection
 
 from benchmarks.bare import timed_on
@@ -15,6 +16,7 @@ from django_jobchains import chains
 from django_jobchains.db.ids import new_id
 
 IN_ONE_CALL = 1_000
+JOBS = "jobs"
 INPUT = '{"i": 1}'
 NAME = value.name
 
@@ -30,6 +32,14 @@ def cells(*, is_quick: bool) -> Iterator[Cell]:
         },
         (Target("jobs/s", at_least=0.9, of_floor="Django cursor"),),
         row=Row("enqueue, each in its own transaction"),
+    )
+    yield Cell(
+        "enqueue-task",
+        f"{jobs:,} tasks of Django's framework, each in its own transaction, one client",
+        {name: partial(_run, jobs, run, jobs) for name, run in (("ours", _tasks), (JOBS, _ours))},
+        (Target("jobs/s", at_least=0.91, of_floor=JOBS), Target("CPU µs/job", at_most=1.1, of_floor=JOBS)),
+        prepare=lambda: setattr(settings, "TASKS", settings.BACKENDS),
+        row=Row("enqueue a task of Django's framework"),
     )
     calls = 5 if is_quick else 20
     yield Cell(
@@ -57,6 +67,13 @@ def _run(jobs: int, run: Callable[[int], None], times: int) -> Figures:
 def _ours(times: int) -> None:
     for number in range(times):
         value.enqueue({"i": number})
+
+
+def _tasks(times: int) -> None:
+    from benchmarks.project import tasks
+
+    for number in range(times):
+        tasks.value.enqueue(number)
 
 
 def _django(times: int) -> None:

@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 
 from benchmarks.cells import Figures
 from benchmarks.peers import environments
-from benchmarks.peers.catalogue import DRAINED, PEERS, REDIS, Peer
+from benchmarks.peers.catalogue import DRAINED, OF_TASKS, PEERS, REDIS, Peer
 
 #: The cells that measure peers.
-SUBJECTS = ("enqueue", "enqueue-many", "drain", "wake-up", "chain-latency", *DRAINED)
+SUBJECTS = ("enqueue", "enqueue-many", "drain", "wake-up", "chain-latency", *DRAINED, *OF_TASKS)
 
 
 def names(wanted: Sequence[str] | None) -> tuple[str, ...]:
@@ -52,7 +52,7 @@ def contestants(subject: str, present: Collection[str], *, is_quick: bool) -> di
 
     if subject not in SUBJECTS:
         return {}
-    run = runs.drain if subject in DRAINED else getattr(runs, subject.replace("-", "_"))
+    run = runs.drain if subject in DRAINED else getattr(runs, OF_TASKS.get(subject, subject).replace("-", "_"))
     taking = (peer for peer in PEERS if peer.name in present and peer.takes(subject))
     return {peer.name: partial(run, peer, is_quick=is_quick) for peer in taking}
 

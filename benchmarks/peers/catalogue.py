@@ -42,6 +42,8 @@ class Peer:
     samples: int = 120
     chain_samples: int = 120
     is_only_drained: bool = False
+    #: Whether its jobs are tasks of Django's framework.
+    has_tasks: bool = False
     #: The only cell in which it is measured; empty for the cells that its other attributes allow.
     subject: str = ""
     options: dict[str, str] = field(default_factory=dict)
@@ -52,6 +54,8 @@ class Peer:
         return _bare(self.packages[0])
 
     def takes(self, subject: str) -> bool:
+        if subject in OF_TASKS:
+            return self.has_tasks
         if self.subject or subject in DRAINED:
             return subject == self.subject
         return subject == "drain" if self.is_only_drained else self.has_bulk or subject != "enqueue-many"
@@ -75,6 +79,8 @@ def _bare(requirement: str) -> str:
 
 #: Cells that drain a peer with a separate configuration.
 DRAINED = ("isolated", "isolated-cpu")
+#: Cells of tasks of Django's framework, with the cell that measures the same.
+OF_TASKS = {"enqueue-task": "enqueue", "drain-tasks": "drain"}
 _PSYCOPG = "psycopg[binary,pool]>=3.2"
 #: This package of npm is Node.js itself.
 _NODE = "node@22"
@@ -118,6 +124,7 @@ _DJANGO_TASKS_DB = Peer(
     jobs=1_500,
     pending="SELECT count(*) FROM django_tasks_database_dbtaskresult WHERE status IN ('READY', 'RUNNING')",
     has_bulk=False,
+    has_tasks=True,
     gap_seconds=1.0,
     samples=24,
     chain_samples=12,
@@ -143,6 +150,7 @@ _DJANGO_OX = Peer(
     "at least once, by leases of 300 s that its workers renew; finished tasks stay until they are pruned",
     jobs=3_000,
     pending="SELECT count(*) FROM django_ox_oxtask WHERE status IN ('READY', 'RUNNING')",
+    has_tasks=True,
     python=(3, 12),
     gap_seconds=1.0,
     samples=24,

@@ -6,6 +6,7 @@
 - ``BENCH_NOTIFIER``: the setting ``NOTIFIER`` as JSON.
 - ``BENCH_ISOLATION``: the arguments of an ``Isolation`` as JSON, for the setting ``ISOLATION``.
 - ``BENCH_REDIS``: the URL of the cache.
+- ``BENCH_TASKS``: whether there is a backend for Django's tasks.
 """
 
 import json
@@ -31,6 +32,10 @@ if "BENCH_ISOLATION" in os.environ:
     JOBCHAINS["ISOLATION"] = Isolation(**json.loads(os.environ["BENCH_ISOLATION"]))
 if "BENCH_REDIS" in os.environ:
     CACHES = {"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": os.environ["BENCH_REDIS"]}}
+
+BACKENDS = {"default": {"BACKEND": "django_jobchains.tasks_backend.JobchainsBackend"}}
+if "BENCH_TASKS" in os.environ:
+    TASKS = BACKENDS
 
 DATABASES: dict[str, dict[str, Any]] = {
     "default": {
