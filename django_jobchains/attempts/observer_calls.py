@@ -40,7 +40,8 @@ class ObserverCalls:
 
     def started(self, processor: Processor, job: ClaimedJob) -> None:
         """Call the observer before an attempt: at once, unless that would block an event loop."""
-        if (observer := processor.observer) is None:
+        observer = processor.observer
+        if observer is None or not observer.observes("running"):
             return
         if processor.is_async:
             self._queue.put(partial(observer.started, job))
@@ -53,6 +54,8 @@ class ObserverCalls:
         row = outcome.finished or outcome.failed
         status = _STATUSES.get(outcome.ending)
         if observer is None or row is None or status is None or getattr(row, "continuation", None):
+            return
+        if not observer.observes(status):
             return
         self._queue.put(partial(observer.ended, outcome.job, row, status, outcome.seconds, outcome.exception))
 

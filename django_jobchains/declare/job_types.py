@@ -370,6 +370,10 @@ class AttemptObserver:
     Methods must not raise errors.
     """
 
+    def observes(self, status: str) -> bool:
+        """Return whether a call has an effect: of ``started`` for "running", of ``ended`` for the status of a job."""
+        return True
+
     def started(self, job: ClaimedJob) -> None:
         """An attempt begins. Called on its thread, or for an ``async def`` handler on the thread of ``ended``."""
 

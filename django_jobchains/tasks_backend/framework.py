@@ -10,7 +10,8 @@ if TYPE_CHECKING or find_spec("django.tasks"):
     from django.tasks.backends.base import BaseTaskBackend
     from django.tasks.base import Task, TaskContext, TaskError, TaskResult
     from django.tasks.exceptions import InvalidTask, InvalidTaskBackend, TaskResultDoesNotExist
-    from django.tasks.signals import task_enqueued, task_finished, task_started
+    from django.tasks.signals import log_task_finished, log_task_started, task_enqueued, task_finished, task_started
+    from django.tasks.signals import logger as signal_logger
     from django.utils.json import normalize_json
 elif find_spec("django_tasks"):
     from django_tasks import TaskResultStatus, task_backends
@@ -19,7 +20,8 @@ elif find_spec("django_tasks"):
     from django_tasks.exceptions import InvalidTaskBackendError as InvalidTaskBackend
     from django_tasks.exceptions import InvalidTaskError as InvalidTask
     from django_tasks.exceptions import TaskResultDoesNotExist
-    from django_tasks.signals import task_enqueued, task_finished, task_started
+    from django_tasks.signals import log_task_finished, log_task_started, task_enqueued, task_finished, task_started
+    from django_tasks.signals import logger as signal_logger
     from django_tasks.utils import normalize_json
 else:
     raise ImproperlyConfigured(
@@ -37,7 +39,10 @@ __all__ = (
     "TaskResult",
     "TaskResultDoesNotExist",
     "TaskResultStatus",
+    "log_task_finished",
+    "log_task_started",
     "normalize_json",
+    "signal_logger",
     "task_backends",
     "task_enqueued",
     "task_finished",

@@ -2,10 +2,10 @@
 
 import builtins
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from logging import getLogger
+from logging import INFO, getLogger
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -31,6 +31,9 @@ from django_jobchains.tasks_backend.framework import (
     TaskError,
     TaskResult,
     TaskResultStatus,
+    log_task_finished,
+    log_task_started,
+    signal_logger,
     task_finished,
     task_started,
 )
@@ -212,6 +215,11 @@ class TaskSignals(AttemptObserver):
         self._task = task
         self._sender = sender
 
+    def observes(self, status: str) -> bool:
+        if status == Status.RUNNING:
+            return _has_effect(task_started, log_task_started)
+        return status != Status.COMPLETED or _has_effect(task_finished, log_task_finished)
+
     def started(self, job: ClaimedJob) -> None:
         try:
             self._send(task_started, started_result(self._task, job, _input_of(job)))
@@ -271,6 +279,15 @@ class TaskSignals(AttemptObserver):
     def _send(self, signal: Signal, result: AnyResult) -> None:
         """Send a signal. Errors of receivers are logged by Django, and do not affect other receivers."""
         signal.send_robust(self._sender, task_result=result)
+
+
+def _has_effect(signal: Signal, log: Callable[..., None]) -> bool:
+    """Return whether anything would happen for a task that has not failed. Making a result costs more than a job.
+
+    ``log``: Django's own receiver, which only logs.
+    """
+    [((receiver, _), *_), *others] = signal.receivers or [((None, None),)]
+    return bool(others) or receiver != id(log) or signal_logger.isEnabledFor(INFO)
 
 
 def _input_of(job: ClaimedJob) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from django.db import transaction
 from django_jobchains import chains
 from django_jobchains.exceptions import ChainCancelled
 from django_jobchains.models import Job
-from django_jobchains.tasks_backend import JobchainsBackend
+from django_jobchains.tasks_backend import JobchainsBackend, framework
 from django_jobchains.tasks_backend.framework import (
     TaskResultStatus,
     task_backends,
@@ -36,6 +36,18 @@ def test_each_signal_is_sent_once(run, signals):
     assert (finished.return_value, finished.worker_ids) == (3, stored.worker_ids)
     assert (finished.started_at, finished.enqueued_at) == (stored.started_at, stored.enqueued_at)
     assert finished.started_at <= finished.finished_at <= stored.finished_at
+
+
+def test_signals_that_nobody_receives_are_not_prepared(caplog, request):
+    observer = task_backends["default"].slice().type_of(tasks.add).processor.observer
+    caplog.set_level("WARNING", framework.signal_logger.name)
+    assert [observer.observes(status) for status in ("running", "completed")] == [False, False]
+    assert [observer.observes(status) for status in ("failed", "cancelled")] == [True, True]  # Django logs an error.
+    caplog.set_level("INFO", framework.signal_logger.name)
+    assert [observer.observes(status) for status in ("running", "completed")] == [True, True]
+    caplog.set_level("WARNING", framework.signal_logger.name)
+    request.getfixturevalue("signals")
+    assert [observer.observes(status) for status in ("running", "completed")] == [True, True]
 
 
 def test_a_rolled_back_task_sends_no_signal(signals, transactional_db):
