@@ -58,8 +58,8 @@ BUDGETS = {
     "tasks_backend": 580,
     "schedules": 369,
 }
-MAX_CODE = 34_158
-MAX_LINES = 48_380
+MAX_CODE = 34_177
+MAX_LINES = 48_408
 MAX_FILES = 245
 MAX_LINES_OF_A_FILE = 700
 #: The number of private functions of up to three lines that only one function calls.
