@@ -51,11 +51,11 @@ class ObserverCalls:
     def ended(self, outcome: Outcome) -> None:
         """Call the observer later, if an attempt that was written has ended its job."""
         observer = outcome.processor.observer if outcome.processor else None
-        row = outcome.finished or outcome.failed
         status = _STATUSES.get(outcome.ending)
-        if observer is None or row is None or status is None or getattr(row, "continuation", None):
+        if observer is None or status is None or not observer.observes(status):
             return
-        if not observer.observes(status):
+        row = outcome.finished or outcome.failed
+        if row is None or getattr(row, "continuation", None):
             return
         self._queue.put(partial(observer.ended, outcome.job, row, status, outcome.seconds, outcome.exception))
 

@@ -55,7 +55,7 @@ from django_jobchains.records.processor import RecordRun
 from django_jobchains.store import get_store
 from django_jobchains.store.deduplication import Deduplicate
 from django_jobchains.store.last_jobs import LastJob
-from django_jobchains.store.rows import ClaimedJob, Effects, FailedTry, FinishedJob, NewJob
+from django_jobchains.store.rows import ClaimedJob, CreatedJob, Effects, FailedTry, FinishedJob, NewJob
 from django_jobchains.telemetry import observes
 from django_jobchains.telemetry.events import ChainCreated, JobCreated
 from django_jobchains.telemetry.tracing import start_sending
@@ -474,6 +474,22 @@ def name_of(job_type: "str | JobType[Any, Any]") -> str:
 
 def create_chains(items: Sequence[Item[OutputT_co]], using: str | None = None) -> list[Chain[OutputT_co]]:
     """Create chains in the caller's transaction, in order, with a constant number of statements."""
+    # The chains are not read. A deduplicated chain has its own input, which is read when it is needed.
+    created: list[Chain[OutputT_co]] = []
+    for item, row in zip(items, create_first_jobs(items, using), strict=True):
+        chain: Chain[OutputT_co] = Chain.partly_known(get_store(using).using)
+        chain.id, chain.type_name, chain.created_at = row.id, item.type_name, row.created_at
+        chain.job_type = item.job_type
+        if row.is_deduplicated:
+            chain.deduplicated = True
+        else:
+            chain.input = _read(item.input)[0]
+        created.append(chain)
+    return created
+
+
+def create_first_jobs(items: Sequence[Item[Any]], using: str | None = None) -> list[CreatedJob]:
+    """Create the first jobs of chains, as ``create_chains`` does."""
     store = get_store(using)
     if not items:
         return []
@@ -490,18 +506,7 @@ def create_chains(items: Sequence[Item[OutputT_co]], using: str | None = None) -
     if sent is not None or observes(JobCreated, ChainCreated):
         fresh = [item for item, row in zip(items, rows, strict=True) if not row.is_deduplicated]
         report_created(store.using, fresh, effects, sent)
-    # The chains are not read. A deduplicated chain has its own input, which is read when it is needed.
-    created: list[Chain[OutputT_co]] = []
-    for item, row in zip(items, rows, strict=True):
-        chain: Chain[OutputT_co] = Chain.partly_known(store.using)
-        chain.id, chain.type_name, chain.created_at = row.id, item.type_name, row.created_at
-        chain.job_type = item.job_type
-        if row.is_deduplicated:
-            chain.deduplicated = True
-        else:
-            chain.input = _read(item.input)[0]
-        created.append(chain)
-    return created
+    return rows
 
 
 def _check_transaction(connection: BaseDatabaseWrapper) -> None:
@@ -519,8 +524,9 @@ def _check_transaction(connection: BaseDatabaseWrapper) -> None:
             error = TransactionRequired(connection.alias, other.alias)
             if settings.OTHER_TRANSACTION == "error":
                 raise error
-            # The line that calls ``JobType.enqueue`` or ``chains.enqueue_many``, which call ``create_chains``.
-            warnings.warn(str(error), RuntimeWarning, stacklevel=4)
+            # The line that calls ``JobType.enqueue`` or ``chains.enqueue_many``, which call ``create_chains``, or the
+            # ``enqueue`` of a task, which calls that of its backend.
+            warnings.warn(str(error), RuntimeWarning, stacklevel=5)
             return
 
 

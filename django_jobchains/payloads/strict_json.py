@@ -56,7 +56,7 @@ def encode(value: Any, error: type[InvalidPayload] = InvalidInput, *, is_limited
 
     ``is_limited=False`` is for a value that contains one that was stored before.
     """
-    has_large_float = not (type(value) in _PLAIN or _is_flat(value)) and _Check(error, is_limited=is_limited).run(value)
+    has_large_float = not (type(value) in _PLAIN or is_flat(value)) and _Check(error, is_limited=is_limited).run(value)
     try:
         text = write_json(value)
     except ValueError as problem:
@@ -80,7 +80,7 @@ def check_size(text: str, error: type[InvalidPayload]) -> None:
         )
 
 
-def _is_flat(value: Any) -> bool:
+def is_flat(value: Any) -> bool:
     """Return whether a value is a small dict that needs no check, as most inputs are."""
     if type(value) is not dict or len(value) > _MAX_FLAT:
         return False
@@ -88,6 +88,13 @@ def _is_flat(value: Any) -> bool:
         if not _is_simple_text(key) or not (type(item) in _PLAIN or _is_simple_text(item)):
             return False
     return True
+
+
+def is_flat_list(value: Any) -> bool:
+    """Return whether a value is a small list that needs no check."""
+    if type(value) is not list or len(value) > _MAX_FLAT:
+        return False
+    return all(type(item) in _PLAIN or _is_simple_text(item) for item in value)
 
 
 def _is_simple_text(value: Any) -> bool:

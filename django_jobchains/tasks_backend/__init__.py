@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from logging import DEBUG
 from threading import Lock
 from typing import Any
 from uuid import UUID
@@ -20,7 +21,7 @@ from django.utils import timezone
 
 from django_jobchains.db.connections import call_after_commit
 from django_jobchains.declare import registry as registries
-from django_jobchains.declare.job_types import JobType, Processor, create_chains
+from django_jobchains.declare.job_types import JobType, Processor, create_first_jobs
 from django_jobchains.declare.policies import Backoff, BackoffFunction, Retention
 from django_jobchains.declare.registry import Registry, get_registry
 from django_jobchains.declare.slices import Processors
@@ -38,7 +39,7 @@ from django_jobchains.tasks_backend.framework import (
     task_backends,
     task_enqueued,
 )
-from django_jobchains.tasks_backend.results import AnyResult, AnyTask, read_job, result_of, shown
+from django_jobchains.tasks_backend.results import AnyResult, AnyTask, is_heard, read_job, result_of, shown
 from django_jobchains.tasks_backend.task_types import (
     OPTIONS,
     TaskSlice,
@@ -147,11 +148,11 @@ class JobchainsBackend(BaseTaskBackend):
             priority=int(task.priority),
             queue=task.queue_name,
         )
-        [chain] = create_chains([item])
-        object.__setattr__(result, "id", str(chain.id))
-        object.__setattr__(result, "enqueued_at", shown(chain.created_at))
-        # Django logs the errors of receivers.
-        call_after_commit(get_store().using, partial(task_enqueued.send_robust, type(self), task_result=result))
+        [created] = create_first_jobs([item])
+        object.__setattr__(result, "id", str(created.id))
+        object.__setattr__(result, "enqueued_at", shown(created.created_at))
+        if is_heard(task_enqueued, DEBUG):  # Django logs the errors of receivers.
+            call_after_commit(get_store().using, partial(task_enqueued.send_robust, type(self), task_result=result))
         return result
 
     def _validate(self, task: AnyTask) -> None:

@@ -7,21 +7,23 @@ from django.core.exceptions import ImproperlyConfigured
 
 if TYPE_CHECKING or find_spec("django.tasks"):
     from django.tasks import TaskResultStatus, task_backends
+    from django.tasks import signals as framework_signals
     from django.tasks.backends.base import BaseTaskBackend
     from django.tasks.base import Task, TaskContext, TaskError, TaskResult
     from django.tasks.exceptions import InvalidTask, InvalidTaskBackend, TaskResultDoesNotExist
-    from django.tasks.signals import log_task_finished, log_task_started, task_enqueued, task_finished, task_started
     from django.tasks.signals import logger as signal_logger
+    from django.tasks.signals import task_enqueued, task_finished, task_started
     from django.utils.json import normalize_json
 elif find_spec("django_tasks"):
     from django_tasks import TaskResultStatus, task_backends
+    from django_tasks import signals as framework_signals
     from django_tasks.backends.base import BaseTaskBackend
     from django_tasks.base import Task, TaskContext, TaskError, TaskResult
     from django_tasks.exceptions import InvalidTaskBackendError as InvalidTaskBackend
     from django_tasks.exceptions import InvalidTaskError as InvalidTask
     from django_tasks.exceptions import TaskResultDoesNotExist
-    from django_tasks.signals import log_task_finished, log_task_started, task_enqueued, task_finished, task_started
     from django_tasks.signals import logger as signal_logger
+    from django_tasks.signals import task_enqueued, task_finished, task_started
     from django_tasks.utils import normalize_json
 else:
     raise ImproperlyConfigured(
@@ -39,8 +41,7 @@ __all__ = (
     "TaskResult",
     "TaskResultDoesNotExist",
     "TaskResultStatus",
-    "log_task_finished",
-    "log_task_started",
+    "framework_signals",
     "normalize_json",
     "signal_logger",
     "task_backends",

@@ -2,10 +2,10 @@
 
 import builtins
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from logging import INFO, getLogger
+from logging import ERROR, INFO, getLogger
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -31,8 +31,7 @@ from django_jobchains.tasks_backend.framework import (
     TaskError,
     TaskResult,
     TaskResultStatus,
-    log_task_finished,
-    log_task_started,
+    framework_signals,
     signal_logger,
     task_finished,
     task_started,
@@ -54,6 +53,15 @@ _STATUSES = {
     Status.COMPLETED: TaskResultStatus.SUCCESSFUL,
     Status.FAILED: TaskResultStatus.FAILED,
     Status.CANCELLED: TaskResultStatus.FAILED,
+}
+#: What identifies the receivers with which the framework logs signals.
+_OWN_RECEIVERS = {
+    id(receiver)
+    for receiver in (
+        framework_signals.log_task_enqueued,
+        framework_signals.log_task_started,
+        framework_signals.log_task_finished,
+    )
 }
 #: The errors of attempts that raised none, and of jobs that did not start, by their class.
 _OWN = f"{exceptions.__name__}."
@@ -208,6 +216,16 @@ def error_of(error: str, text: str, *, is_crash: bool = False) -> TaskError:
 # Signals
 
 
+def is_heard(signal: Signal, level: int) -> bool:
+    """Return whether a signal has any effect. The framework's own receiver logs it at this level."""
+    return _has_receivers(signal) or signal_logger.isEnabledFor(level)
+
+
+def _has_receivers(signal: Signal) -> bool:
+    """Return whether a signal has other receivers than the framework's own, to which only ids and names matter."""
+    return not (len(signal.receivers) == 1 and signal.receivers[0][0][0] in _OWN_RECEIVERS)
+
+
 class TaskSignals(AttemptObserver):
     """Sends the signals of one task. ``sender``: the class of its backend."""
 
@@ -217,12 +235,13 @@ class TaskSignals(AttemptObserver):
 
     def observes(self, status: str) -> bool:
         if status == Status.RUNNING:
-            return _has_effect(task_started, log_task_started)
-        return status != Status.COMPLETED or _has_effect(task_finished, log_task_finished)
+            return is_heard(task_started, INFO)
+        return is_heard(task_finished, INFO if status == Status.COMPLETED else ERROR)
 
     def started(self, job: ClaimedJob) -> None:
         try:
-            self._send(task_started, started_result(self._task, job, _input_of(job)))
+            given = _input_of(job) if _has_receivers(task_started) else {}
+            self._send(task_started, started_result(self._task, job, given))
         except Exception as error:
             log_error(logger, error, "The signal task_started of task %s could not be sent: %s", job.id)
 
@@ -244,7 +263,7 @@ class TaskSignals(AttemptObserver):
     def _ended_result(self, job: ClaimedJob, row: FinishedJob | FailedTry, status: str, seconds: float) -> AnyResult:
         if job.attempt > 1 and (found := read_job(job.id)):
             return result_of(self._task, found)
-        result = started_result(self._task, job, _input_of(job))
+        result = started_result(self._task, job, _input_of(job) if _has_receivers(task_finished) else {})
         ended: dict[str, Any] = {
             "status": _STATUSES[Status(status)],
             # By the database's clock. The row has a time that is some milliseconds later.
@@ -279,15 +298,6 @@ class TaskSignals(AttemptObserver):
     def _send(self, signal: Signal, result: AnyResult) -> None:
         """Send a signal. Errors of receivers are logged by Django, and do not affect other receivers."""
         signal.send_robust(self._sender, task_result=result)
-
-
-def _has_effect(signal: Signal, log: Callable[..., None]) -> bool:
-    """Return whether anything would happen for a task that has not failed. Making a result costs more than a job.
-
-    ``log``: Django's own receiver, which only logs.
-    """
-    [((receiver, _), *_), *others] = signal.receivers or [((None, None),)]
-    return bool(others) or receiver != id(log) or signal_logger.isEnabledFor(INFO)
 
 
 def _input_of(job: ClaimedJob) -> dict[str, Any]:

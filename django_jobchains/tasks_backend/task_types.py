@@ -19,9 +19,11 @@ from django_jobchains.declare.job_types import JobType, Processor
 from django_jobchains.declare.policies import Backoff, Retention
 from django_jobchains.declare.registry import Registry
 from django_jobchains.declare.slices import ProcessorOptions, Processors
-from django_jobchains.exceptions import RegistryError, TaskNotImported
+from django_jobchains.exceptions import InvalidPayload, RegistryError, TaskNotImported
 from django_jobchains.handlers.running_job import RunningJob
 from django_jobchains.middleware.hooks import required_middleware
+from django_jobchains.payloads.strict_json import check_size, is_flat, is_flat_list, write_json
+from django_jobchains.payloads.types import Codec
 from django_jobchains.tasks_backend.framework import Task, TaskContext, normalize_json
 from django_jobchains.tasks_backend.results import AnyTask, TaskSignals, started_result
 from django_jobchains.text.errors import describe
@@ -56,13 +58,28 @@ class TaskInput:
         return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
+class TaskCodec(Codec):
+    """The codec of ``TaskInput``, faster for what the backend enqueues."""
+
+    def __init__(self) -> None:
+        super().__init__(TaskInput())
+
+    def encode(self, value: Any, error: type[InvalidPayload]) -> str:
+        if type(value) is dict and len(value) == 2 and is_flat_list(value.get("args")) and is_flat(value.get("kwargs")):
+            text = write_json(value)
+            check_size(text, error)
+            return text
+        return super().encode(value, error)
+
+
 class TaskType(JobType[Any, Any]):
     """The type of a task's jobs."""
 
     is_task = True
 
     def __init__(self, name: str, task: AnyTask) -> None:
-        super().__init__(name, input=TaskInput())
+        super().__init__(name)
+        self.input_codec = TaskCodec()
         self.task = task
 
 
