@@ -55,11 +55,11 @@ BUDGETS = {
     "processors": 40,
     "apps": 38,
     "pytest_plugin": 22,
-    "tasks_backend": 580,
+    "tasks_backend": 632,
     "schedules": 369,
 }
-MAX_CODE = 34_177
-MAX_LINES = 48_408
+MAX_CODE = 34_207
+MAX_LINES = 48_450
 MAX_FILES = 245
 MAX_LINES_OF_A_FILE = 700
 #: The number of private functions of up to three lines that only one function calls.
