@@ -29,13 +29,16 @@ _OWN_COLUMNS = "id uuid, chain_id uuid, chain_index int, input jsonb"
 _SHARED_COLUMNS = (
     "chain_type_name text, type_name text, queue text, priority int, run_at timestamptz, delay_seconds float, "
     "max_attempts int, status text, deduplication_key text, on_blocker_failure text, lease_number int, context text, "
-    "key_seconds float, schedule_name text, scheduled_for timestamptz, expires_at timestamptz, expires_seconds float"
+    "key_seconds float, schedule_name text, scheduled_for timestamptz"
 )
+#: Shared columns that only statements about jobs that expire have.
+_LIMIT_COLUMNS = "expires_at timestamptz, expires_seconds float"
 _COLUMNS = f"{_OWN_COLUMNS}, {_SHARED_COLUMNS}".replace("input jsonb", "input text")
 _NAMES = [column.split()[0] for column in _COLUMNS.split(", ")]
 _SHARED_NAMES = [column.split()[0] for column in _SHARED_COLUMNS.split(", ")]
+_LIMIT_NAMES = [column.split()[0] for column in _LIMIT_COLUMNS.split(", ")]
 #: The values of a job that its shared columns are made from.
-_shared_values = attrgetter("is_cancelled", "deduplicate", *{*_SHARED_NAMES} - {"status", "key_seconds"})
+_shared_values = attrgetter("is_cancelled", "deduplicate", *_LIMIT_NAMES, *{*_SHARED_NAMES} - {"status", "key_seconds"})
 _TIMES = ("run_at", "scheduled_for", "expires_at")
 #: Columns that keep their default, 0 or NULL, in most jobs.
 _RARE = (
@@ -213,12 +216,14 @@ class Jobs(Part, ABC):
         rows = [self._new_row(jobs[0])] * len(jobs) if are_alike else [self._new_row(job) for job in jobs]
         effects.add_due(row["type_name"] for row in rows if _NOT_YET.isdisjoint(row))
         effects.add_scheduled(row["type_name"] for row in rows if not ("status" in row or _NOT_YET.isdisjoint(row)))
+        has_limit = any(job.expires_at or job.expires_seconds for job in (jobs[:1] if are_alike else jobs))
+        limits = _LIMIT_NAMES if has_limit else []
         if are_alike:
-            params = [*map(rows[0].get, _SHARED_NAMES), *_own_values(jobs)]
+            params = [*map(rows[0].get, _SHARED_NAMES + limits), *_own_values(jobs)]
         else:  # The server processes parameters faster than JSON.
-            params = list(map(rows[0].get, _NAMES)) if is_single else [json.dumps(rows)]
+            params = list(map(rows[0].get, _NAMES + limits)) if is_single else [json.dumps(rows)]
         try:
-            return send(self._insert_jobs(is_single, are_alike), params)
+            return send(self._insert_jobs(is_single, are_alike, has_limit), params)
         except IntegrityError as error:
             if not self.db.is_duplicate(error):
                 raise
@@ -247,24 +252,24 @@ class Jobs(Part, ABC):
         return row
 
     @statements
-    def _insert_jobs(self, is_single: bool, are_alike: bool) -> str:
-        rows = self.db.row(_COLUMNS) if is_single else self.db.rows(_COLUMNS)
+    def _insert_jobs(self, is_single: bool, are_alike: bool, has_limit: bool) -> str:
+        more = f", {_LIMIT_COLUMNS}" if has_limit else ""
+        rows = self.db.row(_COLUMNS + more) if is_single else self.db.rows(_COLUMNS + more)
         if are_alike:
-            rows = self.db.arrays(_OWN_COLUMNS, _SHARED_COLUMNS)
+            rows = self.db.arrays(_OWN_COLUMNS, _SHARED_COLUMNS + more)
         run_at = self.db.latest("d.run_at", self.db.after("clock.now", "COALESCE(d.delay_seconds, 0)"))
-        expires_at = f"ELSE {self.db.after(run_at, 'd.expires_seconds')} END"
+        expires_at = f", COALESCE(d.expires_at, {self.db.after(run_at, 'd.expires_seconds')})" if has_limit else ""
         insert = f"""
             INSERT INTO {self.tables.job} (id, chain_id, chain_index, chain_type_name, type_name, queue, priority,
                 run_at, max_attempts, input, status, deduplication_key, on_blocker_failure, finished_at, attempt,
-                lease_number, context, crashes, created_at, deduplicates_until, schedule_name, scheduled_for,
-                expires_at)
+                lease_number, context, crashes, created_at, deduplicates_until, schedule_name, scheduled_for
+                {", expires_at" if has_limit else ""})
             SELECT d.id, COALESCE(d.chain_id, d.id), COALESCE(d.chain_index, 0),
                 COALESCE(d.chain_type_name, d.type_name), d.type_name, d.queue, COALESCE(d.priority, 0),
                 {run_at}, d.max_attempts, d.input{self.db.json_cast}, COALESCE(d.status, 'pending'),
                 d.deduplication_key, d.on_blocker_failure, CASE d.status WHEN 'cancelled' THEN clock.now END, 0,
                 COALESCE(d.lease_number, 0), d.context{self.db.json_cast}, 0, clock.now,
-                {self.db.after("clock.now", "d.key_seconds")}, d.schedule_name, d.scheduled_for,
-                CASE WHEN d.expires_seconds IS NULL THEN d.expires_at {expires_at}
+                {self.db.after("clock.now", "d.key_seconds")}, d.schedule_name, d.scheduled_for {expires_at}
             FROM {rows} CROSS JOIN {self.db.clock} WHERE true
         """
         time = self.db.time_as_text("created_at")

@@ -5,6 +5,7 @@ from unittest.mock import patch
 
 import pytest
 from django.apps import apps
+from django.test.utils import CaptureQueriesContext
 
 from django_jobchains.db.times import Times
 from django_jobchains.models import Job
@@ -412,3 +413,12 @@ def test_each_job_of_a_batch_has_its_own_limit(store):
     jobs = [stored(created.id) for created in store.jobs.create([new_job(**limit) for limit in limits])]
     assert [job.expires_at is None for job in jobs] == [True, False, False, False]
     assert (jobs[1].expires_at, jobs[3].expires_at) == (now + MINUTE, now)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_jobs_without_a_limit_are_stored_without_its_columns(store, count):
+    for limits in ([{}] * count, [{"expires_seconds": 60.0}, *[{}] * (count - 1)]):
+        with CaptureQueriesContext(store.connection) as captured:
+            store.jobs.create([new_job(**limit) for limit in limits])
+        [query] = captured
+        assert ("expires" in query["sql"]) is (limits[0] != {})
