@@ -1,6 +1,6 @@
 """``enqueue``, ``complete``, ``retry``, ``cancel``, ``run-now``, ``delete`` and ``prune`` change chains and jobs."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -53,6 +53,14 @@ def test_a_chain_can_be_delayed(run):
     run("enqueue", "shop.plain", "--delay", "90m")
     job = Job.objects.get()
     assert (job.run_at - job.created_at).total_seconds() == pytest.approx(5_400, abs=5)
+
+
+@pytest.mark.parametrize("expires", ["90m", "2099-01-02T03:04Z"])
+def test_a_chain_can_expire(run, expires):
+    assert run("enqueue", "shop.plain", "--delay", "1h", "--expires", expires).code == 0
+    job = Job.objects.get()
+    wanted = job.run_at + timedelta(minutes=90) if expires == "90m" else datetime(2099, 1, 2, 3, 4, tzinfo=UTC)
+    assert abs(job.expires_at - wanted) < timedelta(seconds=1)
 
 
 def test_a_known_key_returns_the_existing_chain(run):

@@ -1,5 +1,7 @@
 """``show``: a chain as a tree, shortened to a readable size, in a constant number of statements for each level."""
 
+from datetime import timedelta
+
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
@@ -7,6 +9,7 @@ from django.test.utils import CaptureQueriesContext
 from django_jobchains import chains, context
 from django_jobchains.models import Job
 from django_jobchains.processors import Backoff
+from django_jobchains.store.rows import Effects
 from tests.support.chains import STATES, attempt, completed, failed, go_on, mail, pending, ship
 from tests.support.jobs import entries, expire, failed_try, finished, is_a_minute, next_job, start_a_minute_earlier
 
@@ -197,6 +200,21 @@ def test_a_crash_shows_its_kind_and_the_last_lines_of_stderr_redacted(run, store
     assert lines[place].endswith(" · crash · ChildCrashed: SIGSEGV")
     assert (lines[place + 1], lines[place + 3]) == ("second", "last")
     assert "secret-7" not in "".join(lines)
+
+
+def test_a_job_that_expires_shows_when_and_then_that_it_has_expired(run, shown, store):
+    chain = ship.enqueue(delay=60, expires=timedelta(hours=2))
+    assert "· expires in 2 h" in run("show", chain.id).lines[4]
+    [step] = shown(chain.id)["steps"]
+    assert (step["is_expired"], step["expires_at"] > step["run_at"]) == (False, True)
+    store.db.ahead_seconds = 3 * 3600
+    store.chains.expire(10, Effects())
+    lines, found = run("show", chain.id).lines, shown(chain.id)
+    assert lines[1].strip().startswith("expired · created ")
+    assert lines[4].startswith("1 shop.ship expired · ")
+    assert "expires" not in lines[4]
+    assert (found["status"], found["is_expired"], found["steps"][0]["is_expired"]) == ("cancelled", True, True)
+    assert run("list").lines[1].split()[1] == run("list", "--jobs").lines[1].split()[1] == "expired"
 
 
 # Durations: how long attempts took, as far as that is known

@@ -82,6 +82,14 @@ def cancelled(store, count):
     return last_jobs(store, ids)
 
 
+def with_limits(store, count):
+    """Create chains that have expired, half of which wait for another one."""
+    late = create(store, count - count // 2, expires_seconds=-1.0)
+    return late + [
+        create(store, 1, MAIL, blockers=(id_,), expires_seconds=-1.0)[0] for id_ in pending(store, count // 2)
+    ]
+
+
 def last_pending(store, count):
     return last_jobs(store, pending(store, count))
 
@@ -159,6 +167,7 @@ CALLS = {
         awaited_with_policy_fail,
         lambda store, ids: store.chains.cancel(ids, Effects()),
     ),
+    "expire": (with_limits, lambda store, ids: store.chains.expire(len(ids), Effects())),
     "retry": (cancelled, lambda store, ids: store.chains.retry(ids, Effects())),
     "move": (last_pending, lambda store, ids: store.chains.move(ids, None, 60, Effects())),
     "delete": (pending, lambda store, ids: store.chains.delete(ids, cascade=False, effects=Effects())),

@@ -19,7 +19,7 @@ from django_jobchains.store import Store
 from django_jobchains.store.rows import Effects
 from tests.store.contract.ends import chosen
 from tests.support.connections import Actor, committing, holding, waiting
-from tests.support.jobs import MAIL, alter, claim, expire, new_job, running_job
+from tests.support.jobs import MAIL, alter, claim, database_now, expire, new_job, running_job
 
 pytestmark = [committing, pytest.mark.postgresql]
 
@@ -128,6 +128,12 @@ def test_jobs_that_wait_for_a_chain_are_locked_in_the_order_of_ids(store, name):
         store.jobs.create([new_job(MAIL, id=id_, blockers=(blocker.id,))])
     assert JobBlocker.objects.filter(is_open=True).count() == 3
     assert assert_no_deadlock(ids, lambda store: ENDS_OF_BLOCKER[name](store, [blocker]))
+
+
+def test_the_end_of_expired_jobs_waits_for_none_of_them(store, ids):
+    alter_all(ids, expires_at=database_now())
+    expired = assert_no_deadlock(ids, lambda store: store.chains.expire(10, Effects()))
+    assert [job.id for job in expired] == ids[2:]  # the others are locked
 
 
 def test_sweeper_waits_for_no_row(store):

@@ -80,6 +80,15 @@ def test_columns_of_rows_in_other_states(staff):
     assert (later["status"], later["run_at"], earlier["status"]) == ("scheduled", "in 60 min", "continued")
 
 
+def test_expired_jobs_differ_from_other_cancelled_ones(staff):
+    limit = ago(minutes=5)
+    rows(1, status="cancelled", finished_at=limit, expires_at=limit, cancel_requested_at=limit)
+    rows(1, status="cancelled", finished_at=limit, expires_at=limit, cancel_requested_at=ago(minutes=6))
+    client = staff()
+    for model in ("chain", "job"):
+        assert [row["status"] for row in open_list(client, model).rows] == ["cancelled", "expired"]
+
+
 def test_statuses_have_a_css_class_and_times_a_tooltip(staff, model):
     created = ago(hours=3)
     rows(1, status="failed", created_at=created)

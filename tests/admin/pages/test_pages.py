@@ -16,6 +16,7 @@ from tests.admin import rows
 from tests.admin.browsing import url
 
 both_pages = pytest.mark.parametrize("model", ["chain", "job"])
+PAST, FAR = datetime(2001, 1, 1, tzinfo=UTC), datetime(2999, 1, 1, tzinfo=UTC)
 
 
 def walk(open_page, job, model, parameter):
@@ -53,7 +54,10 @@ def test_steps_are_in_order_and_the_current_one_is_marked(open_page):
         ("pending", {"deduplication_key": "order-17"}, ["<code>order-17</code>"], []),
         ("completed", {}, ["ran for 6.5 s", "9.0 s in total", "by worker mail:1:ab"], []),
         ("completed", {"completed_by": None}, ["completed without a worker"], ["ran for", "jobchains-bar-completed"]),
-        ("pending", {"run_at": datetime(2999, 1, 1, tzinfo=UTC)}, ["jobchains-status-scheduled", "due in "], []),
+        ("pending", {"run_at": FAR}, ["jobchains-status-scheduled", "due in "], []),
+        ("pending", {"expires_at": FAR}, ['<span>expires <time datetime="2999-01-01T00:00:00+00:00"'], []),
+        ("running", {"expires_at": FAR}, ["jobchains-status-running"], ["expires"]),
+        ("cancelled", {"expires_at": PAST, "cancel_requested_at": PAST}, ['status-expired">expired</span>'], []),
         ("completed", {"input": {"order": [1, 2]}}, ["{\n  &quot;order&quot;: [\n    1,\n    2\n  ]\n}"], []),
         ("completed", {}, ["&quot;done&quot;: true"], []),
         ("failed", {"last_error": "BlockerFailed: chain 4711 failed"}, ["BlockerFailed: chain 4711 failed"], []),
@@ -63,6 +67,13 @@ def test_a_page_shows_the_columns_of_its_job(open_page, status, fields, shown, n
     page = open_page(rows.chain(1, status, **fields)[0])
     assert [text for text in shown if text not in page] == []
     assert [text for text in not_shown if text in page] == []
+
+
+def test_the_page_of_an_expired_job_shows_when_it_expired_and_no_request_to_stop(open_page):
+    [job] = rows.chain(1, "cancelled", expires_at=PAST, cancel_requested_at=PAST)
+    page = open_page(job, "job")
+    assert '<dt>Expired</dt><dd><time datetime="2001-01-01T00:00:00+00:00"' in page
+    assert "Stop requested" not in page
 
 
 def test_times_have_their_exact_value_in_the_time_zone_of_the_user(open_page):
