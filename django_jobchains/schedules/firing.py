@@ -27,8 +27,11 @@ from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import Event, ScheduleFailed, ScheduleFired, TicksDropped
 from django_jobchains.text.errors import describe
 
-#: The limit of schedules in one transaction.
-BATCH_SIZE = 2_000
+#: The limit of schedules in one transaction. With several smaller ones, the chains of the first would run before the
+#: others are enqueued, and delay them.
+BATCH_SIZE = 10_000
+#: The limit where nothing else can be written meanwhile.
+ONE_WRITER_BATCH_SIZE = 1_000
 #: The limit of chains in one transaction, which the schedules share. The others follow in the next one.
 MAX_CHAINS = 10_000
 #: A later tick is missed.
@@ -79,12 +82,13 @@ def row_transaction(store: Store) -> Iterator[None]:
 
 @dataclass
 class Fired:
-    """What a call of ``fire`` did, with ``count`` schedules that were due.
+    """What a call of ``fire`` did, with ``count`` schedules that were due. ``is_full``: others may be due as well.
 
     ``failed``: the seconds after which schedules are tried again that could not fire here, by their names.
     """
 
     count: int = 0
+    is_full: bool = False
     chains: list[Chain] = field(default_factory=list)
     failed: dict[str, float] = field(default_factory=dict)
 
@@ -92,7 +96,7 @@ class Fired:
 def fire(
     store: Store, registry: Registry, declared: Collection[str], excluded: Collection[str] = (), *, worker: str = ""
 ) -> Fired:
-    """Fire the schedules that are due, up to ``BATCH_SIZE``: those of the code in ``declared``, and the admin's.
+    """Fire the schedules that are due, as many as one transaction may: those of ``declared``, and the admin's.
 
     A schedule that fails here keeps its tick, because another worker may know its job type, and its row has the error.
     """
@@ -136,9 +140,10 @@ class _Firing:
     def _transaction(self, excluded: Collection[str], names: Collection[str] | None) -> None:
         with row_transaction(self._store):
             self._names = []
-            due = self._store.schedules.due(BATCH_SIZE, excluded, names)
+            limit = ONE_WRITER_BATCH_SIZE if self._store.db.has_one_writer else BATCH_SIZE
+            due = self._store.schedules.due(limit, excluded, names)
             if names is None:
-                self._fired.count = len(due)
+                self._fired.count, self._fired.is_full = len(due), len(due) == limit
             self._names = [schedule.name for schedule in due]
             ready: list[_Ready] = []
             errors: dict[str, str] = {}

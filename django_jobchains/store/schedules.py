@@ -118,8 +118,8 @@ class Schedules(Part):
 
     def fired(self, rows: Sequence[FiredSchedule]) -> None:
         """Set the next ticks of schedules that ``due`` has locked."""
-        names = [{"name": row.name} for row in rows]
-        self.db.fetch(self._set_fired, [json.dumps([self._fired_row(row) for row in rows]), json.dumps(names)])
+        names = [json.dumps([{"name": row.name} for row in rows])] if self.db.by_ids else []
+        self.db.fetch(self._set_fired, [json.dumps([self._fired_row(row) for row in rows]), *names])
 
     def run(self, name: str, chain_id: UUID) -> None:
         """Set the last chain, which was enqueued without a tick."""
@@ -206,7 +206,6 @@ class Schedules(Part):
 
     @property
     def _are_named(self) -> str:
-        # In a join with a JSON parameter, from which the planner expects 100 rows, it would scan all schedules.
         named = self.db.rows("name text")
         return f"name {self.db.any_of(f'SELECT d.name FROM {named}')}"
 
@@ -268,12 +267,14 @@ class Schedules(Part):
 
     @statement
     def _set_fired(self) -> str:
+        # As for ``by_ids``: PostgreSQL would scan all schedules, and SQLite the rows of the parameter for each name.
+        by_names = f"AND schedule.{self._are_named}" if self.db.by_ids else ""
         return f"""
             UPDATE {self.tables.schedule} AS schedule SET next_tick_at = d.next_tick_at,
                 last_tick_at = COALESCE(d.last_tick_at, schedule.last_tick_at),
                 last_chain_id = COALESCE(d.last_chain_id, schedule.last_chain_id),
                 last_error = NULL, last_error_at = NULL
-            FROM {self.db.rows(_FIRED)} WHERE schedule.name = d.name AND schedule.{self._are_named} RETURNING 1
+            FROM {self.db.rows(_FIRED)} WHERE schedule.name = d.name {by_names} RETURNING 1
         """
 
     @statement

@@ -13,7 +13,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from django_jobchains.exceptions import InvalidSchedule
 from django_jobchains.notifications import EVERY, Hint, job_scheduled, publish_after_commit
-from django_jobchains.schedules.firing import BATCH_SIZE, DeclaredSchedules, fire
+from django_jobchains.schedules.firing import DeclaredSchedules, fire
 from django_jobchains.telemetry import measured
 from django_jobchains.worker.heartbeat import Heartbeat
 from django_jobchains.worker.maintenance import PeriodicTask
@@ -84,10 +84,9 @@ class Scheduler(PeriodicTask):
             fired = fire(self._store, self._registry, self.declared.names, self._current(), worker=self._context.worker)
         now = time.monotonic()
         self._excluded |= {name: now + seconds for name, seconds in fired.failed.items()}
-        is_full = fired.count == BATCH_SIZE
-        if is_full and not self._has_asked:
+        if fired.is_full and not self._has_asked:
             publish_after_commit(self._store.using, [job_scheduled(EVERY)])
-        self._has_asked = is_full
+        self._has_asked = fired.is_full
         return bool(fired.count)
 
     def fire_all(self) -> None:

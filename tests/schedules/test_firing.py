@@ -15,6 +15,7 @@ from django_jobchains.schedules import firing
 from django_jobchains.telemetry.events import ScheduleFailed, ScheduleFired, TicksDropped
 from django_jobchains.testing import fire_schedules, run_due_jobs
 from tests.schedules.conftest import next_ticks, ticks_of
+from tests.support.plans import cost_of, use_plans
 
 pytestmark = pytest.mark.django_db
 
@@ -365,6 +366,21 @@ def test_schedules_that_are_due_together_differ_in_what_they_do_not_share(proces
         "f": "10-24 01:30:00",
         "g": "10-25 01:00:00",
     }
+
+
+def test_three_times_as_many_schedules_cost_three_times_as_much(processors, report, time):
+    for number in range(400):
+        processors.schedule(f"s{number:03}", report, every=10, input=number)
+    now = time.set("2026-06-01 10:00:00")
+    fire_schedules()
+    if connection.vendor == "postgresql":
+        use_plans("auto")
+    costs = []
+    for first, end in (("s000", "s100"), ("s100", "s400")):
+        Schedule.objects.filter(name__gte=first, name__lt=end).update(next_tick_at=now)
+        costs.append(cost_of(fire_schedules))
+    assert Job.objects.count() == 400
+    assert 0 < costs[1] < 4 * costs[0], costs
 
 
 def counted(method, calls):

@@ -190,8 +190,8 @@ class TestSteps:
             assert queries.count("store") == stored
 
     def test_other_workers_are_asked_to_help_with_many(self, make, processors, report, time, monkeypatch):
-        monkeypatch.setattr(scheduler, "BATCH_SIZE", 2)
-        monkeypatch.setattr("django_jobchains.schedules.firing.BATCH_SIZE", 2)
+        for name in ("BATCH_SIZE", "ONE_WRITER_BATCH_SIZE"):
+            monkeypatch.setattr(f"django_jobchains.schedules.firing.{name}", 2)
         sent = []
         monkeypatch.setattr(scheduler, "publish_after_commit", lambda using, hints: sent.extend(hints))
         for name in "abcde":
