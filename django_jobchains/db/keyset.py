@@ -140,33 +140,6 @@ class PagedQuerySet(JobTablesQuerySet[ModelT]):
         items = rows[:limit]
         return Page(items, _encoded(order, _key(items[-1], order)) if len(rows) > limit else None)
 
-    def in_queue(self, queue: str) -> Self:
-        """Jobs of this queue, or chains whose current job is in it."""
-        if self._statuses is None and self._named is None:
-            return self._any_of("queue", (queue,))
-        # SQLite uses the index of the other filter.
-        found = self.filter(Unindexed(F("queue"), queue))
-        found._named = found._named or ("queue", (queue,))
-        return found
-
-    def created_between(self, start: datetime | None, end: datetime | None) -> Self:
-        """Rows that were created at ``start`` or later and before ``end``. None means no limit.
-
-        They are found by their ids, which contain the time of the host that created them. Rows are missing if you
-        passed ids that are not time-ordered, or if the clock of that host differs from the database's by more than ten
-        minutes.
-        """
-        rows = self
-        for name, lookup, given, difference in (
-            ("start", "gte", start, -MAX_CLOCK_DIFFERENCE),
-            ("end", "lt", end, MAX_CLOCK_DIFFERENCE),
-        ):
-            if given is not None:
-                time = checked_time(given, name)
-                limits = {f"created_at__{lookup}": time, f"id__{lookup}": first_id_at(time + difference)}
-                rows = rows.filter(**limits)
-        return rows
-
     def cursor_after(self, row: ModelT) -> str:
         """Return the cursor of the rows after this one, in the order of the pages."""
         order = tuple(map(str, self.query.order_by)) or self.page_orders[0]
@@ -233,6 +206,37 @@ class PagedQuerySet(JobTablesQuerySet[ModelT]):
         clone: Self = super()._clone()  # type: ignore[misc]
         clone._statuses, clone._named, clone.page_orders = self._statuses, self._named, self.page_orders
         return clone
+
+
+class ChainPartQuerySet(PagedQuerySet[ModelT]):
+    """The filters that chains and jobs share."""
+
+    def in_queue(self, queue: str) -> Self:
+        """Jobs of this queue, or chains whose current job is in it."""
+        if self._statuses is None and self._named is None:
+            return self._any_of("queue", (queue,))
+        # SQLite uses the index of the other filter.
+        found = self.filter(Unindexed(F("queue"), queue))
+        found._named = found._named or ("queue", (queue,))
+        return found
+
+    def created_between(self, start: datetime | None, end: datetime | None) -> Self:
+        """Rows that were created at ``start`` or later and before ``end``. None means no limit.
+
+        They are found by their ids, which contain the time of the host that created them. Rows are missing if you
+        passed ids that are not time-ordered, or if the clock of that host differs from the database's by more than ten
+        minutes.
+        """
+        rows = self
+        for name, lookup, given, difference in (
+            ("start", "gte", start, -MAX_CLOCK_DIFFERENCE),
+            ("end", "lt", end, MAX_CLOCK_DIFFERENCE),
+        ):
+            if given is not None:
+                time = checked_time(given, name)
+                limits = {f"created_at__{lookup}": time, f"id__{lookup}": first_id_at(time + difference)}
+                rows = rows.filter(**limits)
+        return rows
 
 
 def _left(condition: Any) -> Any:

@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_jobchains.conf import get_settings
 from django_jobchains.db.ids import ChainPart, ChainRef, chain_id_of, new_id
-from django_jobchains.db.keyset import InArray, JobTablesQuerySet, ListIndex, Orders, PagedQuerySet
+from django_jobchains.db.keyset import ChainPartQuerySet, InArray, JobTablesQuerySet, ListIndex, Orders
 from django_jobchains.db.times import Times
 from django_jobchains.exceptions import ChainNotFound, InvalidOutput
 from django_jobchains.models.chain_view import NAME
@@ -46,7 +46,7 @@ def not_a_blocker(chain_id: str) -> Case:
     return Case(has_none, default=Value(False), output_field=models.BooleanField())
 
 
-class JobQuerySet(PagedQuerySet["Job"]):
+class JobQuerySet(ChainPartQuerySet["Job"]):
     page_orders: Orders = (("-chain_id", "-chain_index"), ("chain_id", "chain_index"))
 
     def with_status(self, *statuses: str) -> "JobQuerySet":
@@ -64,7 +64,7 @@ class JobQuerySet(PagedQuerySet["Job"]):
         return self.filter(not_a_blocker("chain_id"))
 
     def created_between(self, start: datetime | None, end: datetime | None) -> "JobQuerySet":
-        """See ``PagedQuerySet.created_between``. Pages are in the order of the jobs' own ids."""
+        """See ``ChainPartQuerySet.created_between``. Pages are in the order of the jobs' own ids."""
         jobs = super().created_between(start, end)
         if jobs.page_orders == JobQuerySet.page_orders:
             jobs.page_orders = (("-id",), ("id",))
@@ -292,7 +292,7 @@ class JobBlocker(models.Model):
         return f"job {self.job_id} waits for chain {self.blocker_id}"
 
 
-class ChainQuerySet(PagedQuerySet["Chain"]):
+class ChainQuerySet(ChainPartQuerySet["Chain"]):
     page_orders: Orders = (("-id",), ("id",))
 
     def with_status(self, *statuses: str) -> "ChainQuerySet":
