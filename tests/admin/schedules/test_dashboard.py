@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 
 from django_jobchains import schedules
+from django_jobchains.admin import JobAdmin
 from django_jobchains.admin.dashboard import views
 from django_jobchains.models import Schedule
 from tests.admin.browsing import open_dashboard
@@ -36,11 +37,14 @@ def test_the_next_ticks(viewer, report, of_code, beat, monkeypatch):
     assert page.alerts() == ["Warning Schedule orphan is orphaned: no running worker declares it, so it does not fire."]
 
 
-def test_a_schedule_that_is_failing(viewer, staff, failing, beat):
+def test_a_schedule_that_is_failing(viewer, staff, failing, beat, monkeypatch):
     beat(type_names=("shop.report",))
     page = open_dashboard(viewer)
     assert page.alerts() == ["Problem Schedule broken is failing: its tick could not be fired 0 s ago."]
     assert page.table("schedules")[0][2] == "failing"
+    with monkeypatch.context() as patch:  # of a user from whom jobs are hidden
+        patch.setattr(JobAdmin, "sees_all_rows", lambda self, request: False)
+        assert len(open_dashboard(viewer).alerts()) == 1
     page = open_dashboard(staff())
     assert page.alerts() == []
     assert "broken" not in page.text

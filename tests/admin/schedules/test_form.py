@@ -6,7 +6,7 @@ import pytest
 from django.contrib.admin.models import ADDITION, CHANGE, LogEntry
 
 from django_jobchains import schedules
-from django_jobchains.admin import ChainAdmin
+from django_jobchains.admin import ChainAdmin, ScheduleAdmin
 from django_jobchains.models import Schedule
 from tests.admin.browsing import index, messages_in, text_of, url
 from tests.admin.schedules.conftest import ALL, Report
@@ -237,3 +237,15 @@ def test_each_page_requires_its_permission(staff, mine, permission):
         )
     assert list(Schedule.objects.values()) == before
     assert allowed.get(page).status_code == 200
+
+
+def test_a_subclass_can_decide_by_the_schedule(staff, mine, monkeypatch):
+    own = ScheduleAdmin.may
+
+    def may(self, request, permission, obj=None):
+        return own(self, request, permission, obj) and not (permission == "change_schedule" and obj)
+
+    monkeypatch.setattr(ScheduleAdmin, "may", may)
+    client, page = staff("view_schedule", "change_schedule"), url("edit", mine, "schedule")
+    assert client.get(page).status_code == 403
+    assert page not in text_of(client.get(url("change", mine, "schedule")))

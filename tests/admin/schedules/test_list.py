@@ -7,7 +7,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_jobchains import schedules
-from django_jobchains.admin import ScheduleAdmin
+from django_jobchains.admin import ChainAdmin, ScheduleAdmin
 from django_jobchains.admin.base import TimeLimitExceeded
 from django_jobchains.admin.lists import changelists
 from django_jobchains.models import Schedule
@@ -29,6 +29,7 @@ def one_of_each(report, of_code, failing, beat):
     of_code("orphan", is_declared=False)
     schedules.create("idle", report, every=60, input=Report("day"))
     schedules.pause("idle")
+    Schedule.objects.filter(pk__in=("idle", "orphan")).update(last_error="E: x", last_error_at=database_now())
     beat(schedules="digest")
 
 
@@ -91,7 +92,9 @@ def test_pages_continue_where_the_page_before_ends(viewer, report, monkeypatch):
         query = page.links.get("Next page", "")
     assert found == [["s0", "s1"], ["s2", "s3"], ["s4"]]
     assert names(viewer, "?o=-0") == ["s4", "s3"]
-    assert "This page does not exist" in open_list(viewer, "schedule", "?after=nonsense").text
+    no_name = Schedule.objects.order_by("name").cursor_after(Schedule(name="s\0"))
+    for cursor in ("nonsense", no_name):
+        assert "This page does not exist" in open_list(viewer, "schedule", {"after": cursor}).text
 
 
 def test_the_number_of_statements_does_not_depend_on_the_number_of_schedules(viewer, report):
@@ -131,7 +134,7 @@ def test_users_without_the_permission_see_no_schedules(staff, report):
     assert "mine" not in text_of(client.get(index()))
 
 
-def test_hidden_schedules_are_nowhere(staff, report, monkeypatch):
+def test_hidden_schedules_are_nowhere(staff, report, monkeypatch, beat):
     """Also if ``has_view_permission`` hides single rows."""
     own = ScheduleAdmin.has_view_permission
 
@@ -142,6 +145,7 @@ def test_hidden_schedules_are_nowhere(staff, report, monkeypatch):
         schedules.create(name, report, every=60, input=Report("day"))
         schedules.run_now(name)
     Schedule.objects.update(last_error="E: x", last_error_at=database_now())
+    beat(type_names=("shop.report",))
     monkeypatch.setattr(ScheduleAdmin, "has_view_permission", has_view_permission)
     client = staff("view_schedule", "run_schedule", "pause_schedule", "change_schedule", "delete_schedule")
     hidden = Schedule(pk="concealed")
@@ -152,3 +156,19 @@ def test_hidden_schedules_are_nowhere(staff, report, monkeypatch):
     assert client.get(url("edit", hidden, "schedule")).status_code == 404
     page = open_list(client, "chain")
     assert page.choices("schedule") == ["", "shown"]
+
+
+def test_chains_that_the_user_may_not_view_are_not_shown(viewer, report, monkeypatch):
+    schedules.create("mine", report, every=60, input=Report("day"))
+    seen, hidden = schedules.run_now("mine"), schedules.run_now("mine")
+    own = ChainAdmin.has_view_permission
+
+    def has_view_permission(self, request, obj=None):
+        return own(self, request, obj) and not (obj and obj.pk == hidden.pk)
+
+    monkeypatch.setattr(ChainAdmin, "has_view_permission", has_view_permission)
+    [row] = open_list(viewer, "schedule").rows
+    assert row["last_tick"] == "-"
+    page = text_of(viewer.get(url("change", schedules.get("mine"), "schedule")))
+    assert str(seen.id) in page
+    assert str(hidden.id) not in page
