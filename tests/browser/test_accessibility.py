@@ -51,6 +51,7 @@ def violations(page):
     return found
 
 
+@pytest.mark.timeout(240)  # axe takes seconds for each page
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_no_violations(busy, ids, visit, scheme):
     page, found = visit(busy, "root", color_scheme=scheme, bypass_csp=True), {}
