@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 import pytest
+from cryptography.fernet import Fernet
 from django.contrib.admin.models import ADDITION, CHANGE, LogEntry
 
 from django_jobchains import schedules
@@ -249,3 +250,20 @@ def test_a_subclass_can_decide_by_the_schedule(staff, mine, monkeypatch):
     client, page = staff("view_schedule", "change_schedule"), url("edit", mine, "schedule")
     assert client.get(page).status_code == 403
     assert page not in text_of(client.get(url("change", mine, "schedule")))
+
+
+def test_encoded_inputs_are_decoded_on_the_page_and_in_the_form(superuser, report, settings):
+    codec = {"BACKEND": "django_jobchains.payloads.codecs.FernetCodec", "OPTIONS": {"keys": [Fernet.generate_key()]}}
+    settings.JOBCHAINS = {**getattr(settings, "JOBCHAINS", {}), "PAYLOAD_CODEC": codec}
+    create(superuser, payload_kind="canary4711")
+    assert "canary4711" not in str(Schedule.objects.extra(select={"raw": "CAST(input AS text)"}).get().raw)
+    made = schedules.get("mine")
+    assert "canary4711" in text_of(superuser.get(url("change", made, "schedule")))
+    page = url("edit", made, "schedule")
+    values = initial_of(superuser, page)
+    assert '"kind": "canary4711"' in values["payload"]
+    superuser.post(page, {**values, "payload": '{"kind": "other"}'})
+    assert schedules.get("mine").input == {"kind": "other", "days": 1}
+    settings.JOBCHAINS = {**settings.JOBCHAINS, "PAYLOAD_CODEC": {}}
+    assert "Cannot be displayed" in text_of(superuser.get(url("change", made, "schedule")))
+    assert "The input stays as it is." in text_of(superuser.get(page))
