@@ -24,6 +24,7 @@ from django_jobchains.payloads.types import Codec
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.records.processor import FunctionProcessor
 from django_jobchains.statuses import FINAL
+from django_jobchains.store import get_store
 from django_jobchains.values import ATTEMPTS_LIMIT
 
 #: The columns of the pairs of a setting's name, and its value and source.
@@ -52,6 +53,7 @@ class TypesCommand(Subcommand):
 
     def run(self, call: Invocation) -> None:
         registry = get_registry()
+        registry.add_tasks(get_store().task_names.read())
         patterns = call["pattern"] or ["*"]
         names = sorted(name for name in registry.job_types() if _matches(name, patterns))
         records = [record_json(kind) for kind in registry.record_types() if _matches(kind.name, patterns)]

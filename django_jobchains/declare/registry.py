@@ -1,7 +1,7 @@
 """All job types and processors of a project."""
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from types import ModuleType
@@ -147,6 +147,15 @@ class Registry:
         if load_task is None or name in self.declared:
             raise ProcessorNotFound(name)
         return load_task(self, name)
+
+    def add_tasks(self, names: Iterable[str]) -> None:
+        """Add the tasks of Django's framework with these type names, which a process knows only once it uses them.
+
+        Names of other types, and of tasks that cannot be imported, are skipped.
+        """
+        for name in names:
+            with suppress(ProcessorNotFound, TaskNotImported):
+                self.processor(name)
 
     def job_types(self) -> dict[str, JobType[Any, Any]]:
         types = dict(self.declared)
