@@ -40,8 +40,15 @@ OTHERS = {
     "queues.pause": lambda store: store.queues.pause(["default"]),
     "queues.resume": lambda store: store.queues.resume(["default"]),
 }
-#: Calls that are always part of a transaction that the caller ends.
-NEVER_ALONE = {"attempts.lock", "attempts.lock_all", "chains.complete", "last_jobs.lock", "last_jobs.lock_chain_of"}
+#: Calls that are always part of a transaction that the caller ends, or of another call that is retried.
+NEVER_ALONE = {
+    "attempts.lock",
+    "attempts.lock_all",
+    "chains.complete",
+    "last_jobs.lock",
+    "last_jobs.lock_chain_of",
+    "task_names.add_new",
+}
 
 
 class DriverError(Exception):
