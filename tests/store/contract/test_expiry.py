@@ -1,6 +1,6 @@
 """A job that has not started when it expires never starts, and its chain ends as if it was cancelled."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from unittest.mock import patch
 
 import pytest
@@ -11,7 +11,7 @@ from django_jobchains.db.times import Times
 from django_jobchains.models import Job
 from django_jobchains.models.jobs import ShownStatus, shown_status
 from django_jobchains.store.deduplication import Deduplicate
-from django_jobchains.store.rows import Effects, EndedAttempt
+from django_jobchains.store.rows import Effects, EndedAttempt, FinishedJob
 from tests.store.conftest import with_locks
 from tests.store.planned_calls import AlertingRegistry
 from tests.support.connections import committing, elsewhere, holding, waiting
@@ -27,6 +27,7 @@ from tests.support.jobs import (
     failed_try,
     history,
     new_job,
+    next_job,
     row,
     running_job,
     statuses,
@@ -36,6 +37,7 @@ from tests.support.jobs import (
 pytestmark = pytest.mark.django_db
 
 MINUTE = timedelta(minutes=1)
+FAR = datetime(2091, 2, 3, tzinfo=UTC)
 LEASES = {SHIP: LEASE_SECONDS, MAIL: LEASE_SECONDS}
 
 
@@ -405,6 +407,18 @@ def test_a_length_of_time_counts_from_when_the_job_is_due(store, when, seconds):
     job = stored(*create(store, **{**when, **({"run_at": run_at} if run_at else {})}, expires_seconds=300.0))
     assert abs((job.expires_at - job.run_at).total_seconds() - 300) < 0.01
     assert abs((job.expires_at - job.created_at).total_seconds() - 300 - seconds) < 20
+
+
+@pytest.mark.parametrize(
+    "limit", [{"expires_at": datetime(2091, 2, 3, tzinfo=UTC)}, {"expires_seconds": 60.0}], ids=str
+)
+def test_a_deferred_end_keeps_the_limit_of_the_next_job(store, limit):
+    job = running_job(store)
+    continuation = next_job(job, **limit)
+    store.deferred.defer([EndedAttempt("completed", FinishedJob(*job.key, None, continuation))])
+    store.deferred.apply(10, 0, Effects())
+    saved = stored(continuation.id)
+    assert saved.expires_at == limit.get("expires_at", saved.run_at + MINUTE)
 
 
 def test_each_job_of_a_batch_has_its_own_limit(store):
