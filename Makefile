@@ -65,7 +65,7 @@ clean:
 	rm -rf .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist $(VENV) $(DEMO) $(BENCH) $(PEERS)
 
 $(VENV)/.ready: INSTALL = -e '.[all]' --group dev
-$(DEMO)/.ready: INSTALL = -e '.[typed,schedules]'
+$(DEMO)/.ready: INSTALL = -e '.[typed,schedules,tasks]'
 $(BENCH)/.ready: INSTALL = -e '.[all]' --group bench
 
 %/.ready: pyproject.toml Makefile

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from logging import getLogger
 from math import inf
 
+from django_jobchains.db.connections import close_thread_connections
 from django_jobchains.declare.policies import AttemptPolicy, resolve
 from django_jobchains.exceptions import ProcessorNotFound, TaskNotImported
 from django_jobchains.notifications import EVERY, Hint
@@ -61,12 +62,14 @@ class TaskFinder(PeriodicTask):
 
     def step(self) -> bool:
         """Find tasks. Returns True, because there is always a next step, after ``rest_seconds``."""
-        self.find()
-        self.rest_seconds = self.seconds * random.uniform(0.8, 1)  # noqa: S311 - jitter
-        if self._fails_at:
-            self.rest_seconds = min(
-                self.rest_seconds, max(min(self._fails_at.values()) - time.monotonic(), HINT_SECONDS)
-            )
+        self._is_hinted = False  # Before the query, so that later hints cause another.
+        try:
+            self.find()
+        finally:
+            close_thread_connections()  # The next step is a minute later.
+        seconds = [at - time.monotonic() for at in self._fails_at.values()]
+        longest = self.seconds * random.uniform(0.8, 1)  # noqa: S311 - jitter
+        self.rest_seconds = HINT_SECONDS if self._is_hinted else max(min([longest, *seconds]), HINT_SECONDS)
         return True
 
     def find(self, grace_seconds: float = GRACE_SECONDS) -> bool:

@@ -89,5 +89,8 @@ elif NATS_URL:
         "OPTIONS": {"servers": NATS_URL, "prefix": "tin_kettle"},
     }
 
+# Tasks of Django's own framework run on the same workers.
+TASKS = {"default": {"BACKEND": "django_jobchains.tasks_backend.JobchainsBackend"}}
+
 # The queue of the orders' chains. `manage.py demo` uses a separate queue, so that its worker runs no other jobs.
 SHOP_QUEUE = os.environ.get("SHOP_QUEUE", "default")

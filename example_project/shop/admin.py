@@ -19,6 +19,7 @@ from shop.models import (
 from shop.patterns.compensation import send_off
 from shop.patterns.fan_in import start_import
 from shop.stocktaking import Shelf, count_stock
+from shop.tasks import mail_orders
 
 
 @admin.register(Product)
@@ -41,7 +42,7 @@ class OrderAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     list_display = ("__str__", "email", "product", "quantity", "card", "state", "delivery", "placed_at")
     list_filter = ("state", "delivery", "card")
-    actions = ("send_off_selected",)
+    actions = ("send_off_selected", "mail_selected")
     list_select_related = ("product",)
     search_fields = ("email", "payment_reference")
     readonly_fields = (
@@ -65,6 +66,11 @@ class OrderAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         chains = [send_off(order, settings.SHOP_QUEUE) for order in queryset.exclude(payment_reference="")]
         started = [chain for chain in chains if not chain.deduplicated]
         self.message_user(request, f"{len(started)} of {len(queryset)} orders were sent off.")
+
+    @admin.action(description="Mail a list of the selected orders", permissions=["view"])
+    def mail_selected(self, request: HttpRequest, queryset: QuerySet[Order]) -> None:
+        mail_orders.enqueue(list(queryset.values_list("pk", flat=True)), recipient=settings.DEFAULT_FROM_EMAIL)
+        self.message_user(request, f"A list of {len(queryset)} orders will be mailed.")
 
 
 @admin.register(PriceList)

@@ -96,11 +96,12 @@ def test_coroutine_functions_send_signals_from_a_thread_that_may_use_the_databas
 
 
 @pytest.mark.parametrize("signal", [task_enqueued, task_started, task_finished])
-def test_receivers_that_raise_errors_lose_nothing(run, signals, signal, caplog):
+def test_receivers_that_raise_errors_lose_nothing(run, signal, caplog, request):
     def break_down(**kwargs):
         raise ZeroDivisionError("a receiver")
 
     signal.connect(break_down)
+    signals = request.getfixturevalue("signals")  # later receivers
     try:
         result = tasks.add.enqueue(1)
         run()
