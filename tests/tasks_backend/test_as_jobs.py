@@ -1,0 +1,141 @@
+"""Tasks are job types: what is built for jobs works for tasks."""
+
+import subprocess
+import sys
+from datetime import timedelta
+
+import pytest
+from django.db.models import F
+from django.test import override_settings
+
+from django_jobchains import chains
+from django_jobchains.exceptions import InvalidInput, LeaseLost
+from django_jobchains.middleware import Middleware
+from django_jobchains.models import Job, TaskName
+from django_jobchains.processors import Processors
+from django_jobchains.tasks_backend.framework import TaskResultDoesNotExist, TaskResultStatus, task_backends
+from django_jobchains.testing import assert_enqueued, clock, fire_schedules, run_due_jobs
+from tests.support.waiting import until
+from tests.tasks_backend import tasks
+from tests.tasks_backend.backends import BACKEND
+
+PATH = "tests.tasks_backend.tasks"
+pytestmark = pytest.mark.django_db
+
+
+def test_a_schedule_takes_a_task(registry):
+    part = Processors()
+    part.schedule("with arguments", tasks.add, every=60, input={"args": [1], "kwargs": {"second": 2}})
+    part.schedule("without", tasks.return_tuple, every=60)
+    registry.add(part)
+    fire_schedules()
+    with clock() as time:
+        time.advance(61)
+        fired = fire_schedules()
+        run_due_jobs(raise_errors=True)
+    assert [chain.refresh().output for chain in fired] == [3, ["a", "b", {"c": [1]}]]
+    assert {row.name for row in TaskName.objects.all()} == {f"{PATH}.add", f"{PATH}.return_tuple"}
+
+
+def test_a_schedule_checks_the_arguments_of_a_task(registry):
+    part = Processors()
+    part.schedule("wrong", tasks.add, every=60, input=[1])
+    registry.add(part)
+    [problem] = registry.schedules()[1]
+    assert 'pass {"args": […], "kwargs": {…}}' in str(problem)
+
+
+def test_a_chain_may_start_with_a_task_or_continue_with_one(run, processors):
+    @processors.register("tasks.first")
+    def first(job):
+        return job.continue_with(tasks.add, {"args": [1, 2]})
+
+    chain, other = first.enqueue(), chains.enqueue(f"{PATH}.add", {"args": [1], "kwargs": {"second": 1}})
+    run()
+    assert [chain.refresh().output, other.refresh().output] == [3, 2]
+    assert tasks.add.get_result(str(other.id)).return_value == 2
+    with pytest.raises(InvalidInput):
+        chains.enqueue(f"{PATH}.add", {"arguments": []})
+
+
+def test_tasks_are_tested_like_jobs():
+    tasks.add.enqueue(1, second=2)
+    [job] = assert_enqueued(tasks.add, {"args": [1], "kwargs": {"second": 2}})
+    [outcome] = run_due_jobs()
+    assert (outcome.job.id, outcome.ending) == (job.id, "completed")
+
+
+def test_a_failed_task_can_be_retried(run):
+    result = tasks.fail.enqueue()
+    run()
+    chains.retry(Job.objects.get())
+    result.refresh()
+    assert (result.status, result.attempts) == (TaskResultStatus.READY, 1)
+    run()
+    result.refresh()
+    assert (result.status, result.attempts, len(result.errors)) == (TaskResultStatus.FAILED, 2, 2)
+
+
+def test_an_attempt_that_was_rescheduled_counts(run):
+    result = tasks.reschedule_once.enqueue()
+    run()
+    result.refresh()
+    assert (result.status, result.attempts, result.errors) == (TaskResultStatus.SUCCESSFUL, 2, [])
+    assert result.worker_ids[1]
+
+
+def test_an_expired_task_has_failed(run, processors):
+    chain = tasks.add.job_type.enqueue({"args": [1]}, expires=timedelta(seconds=1))
+    Job.objects.update(expires_at=F("created_at") - timedelta(hours=1))
+    run()
+    found = tasks.add.get_result(str(chain.id))
+    assert (found.status, found.attempts) == (TaskResultStatus.FAILED, 0)
+    assert [error.exception_class_path for error in found.errors] == ["django_jobchains.exceptions.ChainCancelled"]
+
+
+def test_a_task_that_crashed_too_often_finishes_where_it_is_taken_back(start_worker, signals, store, settings):
+    settings.JOBCHAINS = {"MAX_CRASHES": 1, "REAP_SECONDS": 0.05}
+    result = tasks.add.enqueue(1)
+    store.jobs.claim("dead", 1, {f"{PATH}.add": 0.001})
+    start_worker()
+    until(lambda: signals[-1].name == "finished")
+    assert (signals[-1].result.id, signals[-1].result.worker_ids) == (result.id, ["dead"])
+    assert signals[-1].result.errors[0].exception_class is LeaseLost
+    assert len(signals) == 2
+
+
+def test_results_live_as_long_as_their_retention(run):
+    with override_settings(TASKS={"default": {"BACKEND": BACKEND, "OPTIONS": {"retention": 3600}}}):
+        results = [tasks.add.enqueue(1), tasks.fail.enqueue()]
+        run()
+        chains.prune()
+        assert all(task_backends["default"].get_result(result.id).is_finished for result in results)
+        Job.objects.update(finished_at=F("finished_at") - timedelta(hours=2))
+        chains.prune()
+        for result in results:
+            with pytest.raises(TaskResultDoesNotExist):
+                task_backends["default"].get_result(result.id)
+
+
+class Required(Middleware):
+    pass
+
+
+def test_required_middleware_surrounds_tasks(run):
+    with override_settings(JOBCHAINS={"REQUIRED_MIDDLEWARE": [f"{__name__}.Required"]}):
+        result = tasks.add.enqueue(1)
+        run()
+        assert tasks.add.get_result(result.id).is_finished
+        [part] = tasks.add.job_type.processor.middleware
+        assert isinstance(part, Required)
+
+
+IMPORTS = """
+from django_jobchains import Backoff, Lease, Retention
+from django.conf import settings
+assert Backoff(5) and Lease(5) and Retention() and not settings.configured
+"""
+
+
+def test_a_settings_module_can_import_what_options_need():
+    subprocess.run([sys.executable, "-W", "error", "-c", IMPORTS], check=True)
