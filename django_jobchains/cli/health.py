@@ -150,7 +150,9 @@ def _problems(found: Found, call: Invocation) -> Iterator[CodeAndText]:
     for kind in found.records:
         if problem := problem_of_records(kind):
             yield ("records", problem.text)
-    for problem in summarized(problems_of_schedules(found.schedules), MAX_SCHEDULES):
+    # Code without a schedule orphans it, and a probe must not end processes because of that.
+    failing = (problem for problem in problems_of_schedules(found.schedules) if problem.kind.is_error)
+    for problem in summarized(failing, MAX_SCHEDULES):
         yield ("schedules", problem.text)
 
 
