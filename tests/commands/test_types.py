@@ -9,6 +9,9 @@ from django_jobchains.declare.policies import AttemptPolicy
 from django_jobchains.processors import JobType, Processors
 
 
+pytestmark = pytest.mark.django_db
+
+
 def settings_of(run, name):
     [kind] = run("types", name, "--format", "json").json["types"]
     return {key: (setting["value"], setting["source"]) for key, setting in kind["settings"].items()}
