@@ -1,5 +1,6 @@
 """Workers cancel jobs that have expired instead of starting them, and report them."""
 
+import threading
 from datetime import timedelta
 
 import pytest
@@ -101,3 +102,31 @@ def test_maintenance_cancels_jobs_that_no_worker_claims(quick, start_worker, eve
     until(lambda: len(events.of(JobExpired)) == 2)
     assert {event.job_id for event in events.of(JobExpired)} == {paused.id, blocked.id}
     assert [chain.refresh().is_expired for chain in (paused, blocked)] == [True, True]
+
+
+@pytest.mark.parametrize("heeds", [False, True])
+def test_a_stopping_worker_clears_the_limit_only_of_jobs_whose_handlers_it_has_called(
+    processors, quick, make_worker, gate, heeds
+):
+    started = threading.Event()
+
+    @processors.register("worker.long")
+    def long(job):
+        started.set()
+        if heeds:
+            job.signal.wait(30)
+            job.signal.raise_if_aborted()
+        gate.wait(30)
+
+    called = long.enqueue(priority=1, expires=60 * MINUTE)
+    chains.enqueue_many([quick.item(expires=60 * MINUTE) for _ in range(20)])
+    worker = make_worker(slots=1)
+    worker.components.slots.backlog.average_seconds = 0.001  # as after many short jobs: the worker claims ahead
+    worker.start()
+    assert started.wait(30)
+    worker.stop(timeout=0)
+    until(lambda: set(Job.objects.values_list("status", "attempt")) == {("pending", 0)})
+    assert called.refresh().expires_at is None
+    others = Job.objects.of_type(quick.name)
+    assert not others.filter(expires_at=None).exists()
+    assert others.filter(lease_number__gt=0).exists()
