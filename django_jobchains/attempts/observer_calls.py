@@ -24,19 +24,18 @@ _STATUSES = {
 
 
 class ObserverCalls:
-    """The calls that wait. Can be used from any thread, except ``step`` and ``run``, which make them."""
+    """The calls that wait. Can be used from any thread; one thread makes the calls."""
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
-        self._is_calling = False
+        self._queue: queue.Queue[Callable[[], object]] = queue.Queue()
 
     @property
     def is_behind(self) -> bool:
-        return self._queue.qsize() > MAX_WAITING
+        return self._queue.unfinished_tasks > MAX_WAITING
 
     @property
     def is_drained(self) -> bool:
-        return self._queue.empty() and not self._is_calling
+        return not self._queue.unfinished_tasks
 
     def started(self, processor: Processor, job: ClaimedJob) -> None:
         """Call the observer before an attempt: at once, unless that would block an event loop."""
@@ -45,8 +44,10 @@ class ObserverCalls:
             return
         if processor.is_async:
             self._queue.put(partial(observer.started, job))
-        else:
-            observer.started(job)
+            return
+        if job.attempt > 1:  # Earlier attempts are read.
+            usable_connections()
+        observer.started(job)
 
     def ended(self, outcome: Outcome) -> None:
         """Call the observer later, if an attempt that was written has ended its job."""
@@ -62,35 +63,32 @@ class ObserverCalls:
     def ended_elsewhere(self, observer: AttemptObserver, job_id: Any) -> None:
         self._queue.put(partial(observer.ended_elsewhere, job_id))
 
-    def step(self) -> None:
-        """Wait for a call, and make it and those that wait behind it. Close the connections of an idle thread."""
+    def next(self) -> Callable[[], object] | None:
+        """Wait for a call, and return it; None if there is none for a long time. Then close the connections."""
         try:
-            first = self._queue.get(timeout=IDLE_SECONDS)
+            return self._queue.get(timeout=IDLE_SECONDS)
         except queue.Empty:
             close_thread_connections()
-            return
-        self._call(first)
-        self.run()
+            return None
+
+    def make(self, call: Callable[[], object] | None) -> None:
+        """Make a call that ``next`` has returned."""
+        if call is not None:
+            connections = usable_connections()
+            try:
+                call()
+            finally:
+                connections.clean()  # A receiver may have left a transaction open.
+                self._queue.task_done()
 
     def run(self) -> None:
         """Make the calls that wait."""
         while not self._queue.empty():
-            self._call(self._queue.get())
-
-    def _call(self, call: Callable[[], object] | None) -> None:
-        if call is None:
-            return
-        self._is_calling = True
-        connections = usable_connections()
-        try:
-            call()
-        finally:
-            connections.clean()  # A receiver may have left a transaction open.
-            self._is_calling = False
+            self.make(self._queue.get())
 
     def interrupt(self) -> None:
         """End the wait for a call."""
-        self._queue.put(None)
+        self._queue.put(lambda: None)
 
     def drain(self, deadline: float) -> bool:
         """Wait until every call has been made. Return whether that was before the monotonic time ``deadline``."""

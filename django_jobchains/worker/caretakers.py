@@ -4,6 +4,7 @@ import random
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from logging import getLogger
 from typing import Any
@@ -14,6 +15,7 @@ from django.db import IntegrityError
 from django_jobchains.attempts.outcome import backoff_seconds
 from django_jobchains.chains.pruning import Rule, Walk, full_ranges
 from django_jobchains.declare.policies import Backoff, BackoffFunction, default_backoff, resolve
+from django_jobchains.exceptions import ProcessorNotFound, TaskNotImported
 from django_jobchains.notifications.wakeups import announced
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.store import Store
@@ -74,7 +76,7 @@ class Reaper(PeriodicTask):
             effects.stopped_jobs.update(job.id for job in reaped)  # Their workers may only be slow.
         for job in reaped:
             report(JobReaped(self._context.worker, *job))
-        if effects.finished_chains and self._context.options.finds_tasks:
+        if effects.finished_chains and self._context.options.has_tasks:
             self._call_observers(effects.finished_chains)
         if reaped:
             self._context.counter.crashed(job.type_name for job in reaped)
@@ -82,12 +84,13 @@ class Reaper(PeriodicTask):
         return len(reaped) == REAP_LIMIT or self._applied is not None
 
     def _call_observers(self, chain_ids: Collection[UUID]) -> None:
-        """Call the observers of jobs that have ended here: after too many crashes, or with a stored outcome."""
-        registry = self._context.options.registry
+        """Call the observers of tasks that have ended here: after too many crashes, or with a stored outcome."""
+        tasks = self._store.task_names.read()
         for job_id, type_name in self._store.jobs.types_of(chain_ids):
-            job_type = registry.find(type_name)
-            if job_type and job_type.processor and (observer := job_type.processor.observer):
-                self._context.observers.ended_elsewhere(observer, job_id)
+            with suppress(ProcessorNotFound, TaskNotImported):
+                observer = self._context.options.registry.processor(type_name).observer if type_name in tasks else None
+                if observer is not None:
+                    self._context.observers.ended_elsewhere(observer, job_id)
 
     def _without_functions(self, held: Collection[UUID]) -> dict[str, CrashBackoff]:
         """Return the backoffs by job type. Functions are called here, before the jobs are locked.

@@ -26,7 +26,7 @@ from django_jobchains.worker.records import RecordWorkers
 from django_jobchains.worker.scheduler import Scheduler
 from django_jobchains.worker.slots import AnyAttempt, Claimed, Lane, SlotPool, Slots, single
 from django_jobchains.worker.task_finder import TaskFinder
-from django_jobchains.worker.threads import OwnedThread
+from django_jobchains.worker.threads import OwnedThread, waiting
 from django_jobchains.worker.upkeep import LeaseRenewal, StuckAttempts
 from django_jobchains.worker.wake_order import WakeOrder
 
@@ -227,6 +227,11 @@ class Components:
         if settings.PRUNE_SECONDS is not None and (self.pruner.rules or options.finds_tasks):
             yield self.pruner
 
+    def _call_observer(self) -> None:
+        with waiting():
+            call = self.context.observers.next()
+        self.context.observers.make(call)
+
     def _threads(self) -> dict[str, OwnedThread]:
         context = self.context
         steps: dict[str, Callable[[], object]] = {
@@ -236,7 +241,9 @@ class Components:
         if self.scheduling is not self.maintenance:
             steps["schedules"] = self.scheduling.step
         if self.finding is not None:
-            steps |= {"tasks": self.finding.step, "observers": self.context.observers.step}
+            steps["tasks"] = self.finding.step
+        if context.options.has_tasks:
+            steps["observers"] = self._call_observer
         if context.options.slots:  # Otherwise only maintenance runs. The claim loop waits until it is stopped.
             steps |= {
                 "outcome-writer": self.outcome_writer.step,

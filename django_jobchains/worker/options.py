@@ -64,6 +64,8 @@ class WorkerOptions:
     async_slots: int = 1
     poll_seconds: float = 1.0
     max_jobs: int | None = None
+    #: Whether the project has a backend for tasks of Django's framework.
+    has_tasks: bool = False
     #: Whether it finds tasks of Django's framework: those whose type names match ``types``, None for all.
     finds_tasks: bool = False
     types: tuple[str, ...] | None = None

@@ -110,7 +110,8 @@ class Worker:
         served_types, served_queues = checked_names("types", types, TYPE_NAME), checked_names("queues", queues, QUEUE)
         own = checked_policy(backoff, lease, max_attempts, timeout, isolation)
         self.store = checked_store(using)
-        finds_tasks = not maintenance_only and registry is get_registry() and has_task_backends()
+        has_tasks = registry is get_registry() and has_task_backends()
+        finds_tasks = has_tasks and not maintenance_only
         policies, records = {}, {}
         if maintenance_only:
             check_maintenance_only(
@@ -134,6 +135,7 @@ class Worker:
             async_slots=checked(Count(), "async_slots", async_slots, settings.ASYNC_SLOTS),
             poll_seconds=checked(Duration(), "poll_seconds", poll_seconds, settings.POLL_SECONDS),
             max_jobs=checked(Count(), "max_jobs", max_jobs, None),
+            has_tasks=has_tasks,
             finds_tasks=finds_tasks,
             types=served_types,
             own_policy=own,

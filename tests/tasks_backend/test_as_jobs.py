@@ -139,3 +139,17 @@ assert Backoff(5) and Lease(5) and Retention() and not settings.configured
 
 def test_a_settings_module_can_import_what_options_need():
     subprocess.run([sys.executable, "-W", "error", "-c", IMPORTS], check=True)
+
+
+def test_a_worker_that_waits_for_tasks_and_signals_is_not_busy(start_worker):
+    threads = start_worker().components.threads
+    until(lambda: [threads[name].busy_seconds for name in ("observers", "tasks")] == [0, 0])
+
+
+def test_a_worker_for_maintenance_finishes_tasks_that_it_takes_back(start_worker, signals, store, settings, registry):
+    settings.JOBCHAINS = {"MAX_CRASHES": 1, "REAP_SECONDS": 0.05}
+    tasks.add.enqueue(1)
+    store.jobs.claim("dead", 1, {f"{PATH}.add": 0.001})
+    registry.slices = []
+    start_worker(maintenance_only=True, slots=None)
+    until(lambda: signals[-1].name == "finished")
