@@ -227,7 +227,8 @@ class Components:
         if settings.PRUNE_SECONDS is not None and (self.pruner.rules or options.finds_tasks):
             yield self.pruner
 
-    def _call_observer(self) -> None:
+    def call_observer(self) -> None:
+        """Wait for a call of an observer, and make it: a step of their thread."""
         with waiting():
             call = self.context.observers.next()
         self.context.observers.make(call)
@@ -243,7 +244,7 @@ class Components:
         if self.finding is not None:
             steps["tasks"] = self.finding.step
         if context.options.has_tasks:
-            steps["observers"] = self._call_observer
+            steps["observers"] = self.call_observer
         if context.options.slots:  # Otherwise only maintenance runs. The claim loop waits until it is stopped.
             steps |= {
                 "outcome-writer": self.outcome_writer.step,

@@ -8,7 +8,6 @@ import pytest
 from django_jobchains.declare.policies import AttemptPolicy
 from django_jobchains.processors import JobType, Processors
 
-
 pytestmark = pytest.mark.django_db
 
 

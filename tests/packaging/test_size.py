@@ -59,7 +59,7 @@ BUDGETS = {
     "schedules": 369,
 }
 MAX_CODE = 34_235
-MAX_LINES = 48_493
+MAX_LINES = 48_494
 MAX_FILES = 245
 MAX_LINES_OF_A_FILE = 700
 #: The number of private functions of up to three lines that only one function calls.
