@@ -67,7 +67,7 @@ def prune(
     store = get_store(using)
     now = store.stats.time_ago(0)
     if seconds is None:
-        get_registry().add_tasks(store.task_names.read())
+        get_registry().add_tasks(store.task_names.read)
         all_ended = _beyond_retention(now, final, names)
     else:
         final = (Status.COMPLETED, Status.CANCELLED) if final is None else final

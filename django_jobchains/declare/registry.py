@@ -148,12 +148,13 @@ class Registry:
             raise ProcessorNotFound(name)
         return load_task(self, name)
 
-    def add_tasks(self, names: Iterable[str]) -> None:
+    def add_tasks(self, read_names: Callable[[], Iterable[str]]) -> None:
         """Add the tasks of Django's framework with these type names, which a process knows only once it uses them.
 
-        Names of other types, and of tasks that cannot be imported, are skipped.
+        ``read_names`` is called only if the project has a backend for tasks. Names of other types, and of tasks that
+        cannot be imported, are skipped.
         """
-        for name in names:
+        for name in read_names() if load_task else ():
             with suppress(ProcessorNotFound, TaskNotImported):
                 self.processor(name)
 
