@@ -481,8 +481,8 @@ def create_chains(items: Sequence[Item[OutputT_co]], using: str | None = None) -
         chain.id, chain.type_name, chain.created_at = row.id, item.type_name, row.created_at
         chain.job_type = item.job_type
         if row.is_deduplicated:
-            chain.deduplicated = True
-        else:
+            chain.deduplicated, chain.replaced = True, row.is_replaced
+        elif not row.is_replaced:
             chain.input = _read(item.input)[0]
         created.append(chain)
     return created
@@ -505,7 +505,10 @@ def create_first_jobs(items: Sequence[Item[Any]], using: str | None = None) -> l
     publish(store.using, effects)
     if sent is not None or observes(JobCreated, ChainCreated):
         fresh = [item for item, row in zip(items, rows, strict=True) if not row.is_deduplicated]
-        report_created(store.using, fresh, effects, sent)
+        replaced = {
+            item.id: row.id for item, row in zip(items, rows, strict=True) if row.is_deduplicated and row.is_replaced
+        }
+        report_created(store.using, fresh, effects, sent, replaced)
     return rows
 
 

@@ -374,6 +374,8 @@ class Chain(ChainPart[OutputT_co], models.Model):
 
     #: True if enqueueing returned an existing chain.
     deduplicated = False
+    #: True if the enqueue replaced values of the existing chain, see ``Deduplicate``. If False, it has started.
+    replaced = False
     #: The JobType that the caller knows the chain to start with. It need not be in the registry.
     job_type: Any = None
 

@@ -4,10 +4,11 @@
 transaction that surrounds the block has been committed, and not at all if the block raises an error.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from logging import getLogger
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -76,15 +77,26 @@ def report_after_commit(using: str, events: Collection[Event]) -> None:
     call_after_commit(using, report_all)
 
 
-def report_created(using: str, jobs: Sequence[NewJob], effects: Effects, sent: "SentSpans | None" = None) -> None:
-    """Report created jobs, and end their spans, after the commit of the current transaction."""
+def report_created(
+    using: str,
+    jobs: Sequence[NewJob],
+    effects: Effects,
+    sent: "SentSpans | None" = None,
+    replaced: Mapping[UUID, UUID] = MappingProxyType({}),
+) -> None:
+    """Report created jobs, and end their spans, after the commit of the current transaction.
+
+    ``replaced``: new jobs that were not created, and the existing jobs that have their values. Their spans end too.
+    """
     if sent is not None or (jobs and observes(JobCreated, ChainCreated)):
-        call_after_commit(using, partial(_report_created, list(jobs), frozenset(effects.unblocked), sent))
+        call_after_commit(using, partial(_report_created, list(jobs), frozenset(effects.unblocked), sent, replaced))
 
 
-def _report_created(jobs: Sequence[NewJob], unblocked: Collection[UUID], sent: "SentSpans | None") -> None:
+def _report_created(
+    jobs: Sequence[NewJob], unblocked: Collection[UUID], sent: "SentSpans | None", replaced: Mapping[UUID, UUID]
+) -> None:
     if sent is not None:
-        sent.end([job.id for job in jobs])
+        sent.end([job.id for job in jobs], replaced)
     is_chain_observed = observes(ChainCreated)
     for job in jobs:
         if is_chain_observed and not job.chain_index:

@@ -23,6 +23,7 @@ KEY_SECONDS = 86_400
 _KEYS = "job_id uuid, type_name text, key text, scope text, seconds float, excluded text"
 
 Scope = Literal["incomplete", "any", "incomplete_or_recent"]
+Replaceable = Literal["input", "run_at"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Deduplicate:
     a timedelta that counts from the existing chain's creation, both match younger chains only. "incomplete_or_recent"
     needs a window: it matches chains that may still run, whatever their age, and chains that are younger than it.
     ``exclude_chain_ids``: chains that never match, such as the chain that enqueues its own successor.
+    ``replace``: what the first job of the existing chain takes from the new call if it has not started: its "input",
+    with the values of ``context.bound``, its "run_at", with ``delay`` and ``expires``, or both.
     """
 
     key: str
@@ -40,9 +43,11 @@ class Deduplicate:
     window: timedelta | None = None
     exclude_chain_ids: Collection[UUID] = ()
     tenant: str = ""
+    replace: Collection[Replaceable] = ()
 
     def __post_init__(self) -> None:
         self._check_key()
+        self._check_replace()
         Choice(*get_args(Scope)).check("scope", self.scope)
         window: object = self.window
         if window is not None and not (isinstance(window, timedelta) and 0 < window.total_seconds() <= MAX_SECONDS):
@@ -74,6 +79,14 @@ class Deduplicate:
                 f"tenant={self.tenant!r} and key {self.key!r} are too long: together they have at most "
                 f"{KEY_LENGTH - len(TENANT_SEPARATOR)} characters."
             )
+
+    def _check_replace(self) -> None:
+        given: object = self.replace
+        if isinstance(given, str) or not isinstance(given, Collection):
+            raise TypeError(f"replace={given!r} is not valid: pass a tuple, such as replace=('input', 'run_at').")
+        for name in given:
+            Choice(*get_args(Replaceable)).check("replace", name)
+        object.__setattr__(self, "replace", tuple(given))  # A list would not be hashable.
 
     @property
     def stored_key(self) -> str:

@@ -2,7 +2,7 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
@@ -40,6 +40,11 @@ _LIMIT_NAMES = [column.split()[0] for column in _LIMIT_COLUMNS.split(", ")]
 #: The values of a job that its shared columns are made from.
 _shared_values = attrgetter("is_cancelled", "deduplicate", *_LIMIT_NAMES, *{*_SHARED_NAMES} - {"status", "key_seconds"})
 _TIMES = ("run_at", "scheduled_for", "expires_at")
+#: Values of existing jobs to replace. Without an input, the input and the context are kept.
+_REPLACED = (
+    "job_id uuid, input text, context text, is_moved boolean, run_at timestamptz, delay_seconds float, "
+    "expires_at timestamptz, expires_seconds float"
+)
 #: Columns that keep their default, 0 or NULL, in most jobs.
 _RARE = (
     "priority",
@@ -89,11 +94,14 @@ class Jobs(Part, ABC):
             created = [row for batch in _batches(fresh) for row in self._insert(batch, effects)]
             if blocked:
                 self._blockers.link(blocked, effects)
+            replaced = self._replace([(jobs[number], found) for number, found in existing.items()], effects)
         if not existing:
             return created
         by_id = {row.id: row for row in created}
+        by_id |= {id_: by_id[id_]._replace(is_replaced=True) for id_ in replaced & by_id.keys()}
         return [
-            _again(existing[number], by_id) if number in existing else by_id[job.id] for number, job in enumerate(jobs)
+            _again(job, existing[number], by_id, replaced) if number in existing else by_id[job.id]
+            for number, job in enumerate(jobs)
         ]
 
     def create_and_commit(self, jobs: Sequence[NewJob], effects: Effects) -> None:
@@ -311,6 +319,61 @@ class Jobs(Part, ABC):
             self._keys.mark(reused)
         return existing
 
+    def _replace(self, again: Iterable[tuple[NewJob, CreatedJob | UUID]], effects: Effects) -> set[UUID]:
+        """Give the existing jobs that have not started the values of new ones, as ``Deduplicate.replace`` asks for.
+
+        Of several new jobs for one chain, the last one wins. Returns the ids of the jobs that were changed. Until the
+        transaction ends, the claim skips them, so they cannot start with their old values.
+        """
+        rows: dict[UUID, dict[str, Any]] = {}
+        for job, found in again:
+            if replace := job.deduplicate and job.deduplicate.replace:
+                job_id = found if isinstance(found, UUID) else found.id  # A chain has the id of its first job.
+                row = rows.setdefault(job_id, {"job_id": job_id.hex})
+                if "input" in replace:
+                    row["input"] = encode_json(job.input)
+                    row["context"] = job.context and encode_json(job.context)
+                if "run_at" in replace:
+                    row |= {"is_moved": True, "delay_seconds": job.delay_seconds or 0}
+                    row["run_at"] = job.run_at and self.db.time_text(job.run_at)
+                    row["expires_at"] = job.expires_at and self.db.time_text(job.expires_at)
+                    row["expires_seconds"] = job.expires_seconds
+        if not rows:
+            return set()
+        self.db.fetch(self._lock_waiting, [ids_json(rows)])
+        by_ids = self.db.by_ids_params(job_id.hex for job_id in rows)
+        changed = self.db.fetch(self._replace_waiting, [json.dumps(list(rows.values())), *by_ids])
+        types = {self.db.id(id_): type_name for id_, type_name in changed}
+        effects.add_scheduled(type_name for job_id, type_name in types.items() if "is_moved" in rows[job_id])
+        return set(types)
+
+    @statement
+    def _lock_waiting(self) -> str:
+        """Lock jobs in the order of their ids. A running job is not waited for: its handler may need the same key."""
+        return f"""
+            SELECT job.id FROM {self.tables.job} AS job WHERE job.id {self.db.any_id}
+            AND job.status || '' IN ('blocked', 'pending') AND job.last_attempt_at IS NULL
+            ORDER BY job.id {self.db.wait_lock("job")}
+        """
+
+    @statement
+    def _replace_waiting(self) -> str:
+        # A job that was handed back has started: its handler may have worked with the old input. The condition is a CASE
+        # for the reason at ``FENCE``.
+        return f"""
+            UPDATE {self.tables.job} AS job SET
+                input = CASE WHEN d.input IS NULL THEN job.input ELSE d.input{self.db.json_cast} END,
+                context = CASE WHEN d.input IS NULL THEN job.context ELSE d.context{self.db.json_cast} END,
+                run_at = CASE WHEN d.is_moved THEN {self.db.planned} ELSE job.run_at END,
+                expires_at = CASE WHEN d.is_moved IS NULL THEN job.expires_at
+                    WHEN d.expires_seconds IS NULL THEN d.expires_at
+                    ELSE {self.db.after(self.db.planned, "d.expires_seconds")} END
+            FROM {self.db.rows(_REPLACED)} CROSS JOIN {self.db.clock}
+            WHERE job.id = d.job_id {self.db.by_ids}
+            AND CASE WHEN job.status IN ('blocked', 'pending') THEN job.last_attempt_at IS NULL ELSE false END
+            RETURNING id, type_name
+        """
+
 
 class QueueRule(NamedTuple):
     """A queue that is paused, or has a limit, or both."""
@@ -389,6 +452,10 @@ def _name(job: NewJob) -> tuple[str, str]:
     return job.type_name, job.deduplication_key or ""
 
 
-def _again(replacement: CreatedJob | UUID, created: dict[UUID, CreatedJob]) -> CreatedJob:
-    """Return the chain that replaces another: an older one, or the first of this batch with the same key."""
-    return (created[replacement] if isinstance(replacement, UUID) else replacement)._replace(is_deduplicated=True)
+def _again(
+    job: NewJob, found: CreatedJob | UUID, created: dict[UUID, CreatedJob], replaced: Collection[UUID]
+) -> CreatedJob:
+    """Return the chain that a job was not created for: an older one, or the first of this batch with the same key."""
+    row = created[found] if isinstance(found, UUID) else found
+    is_replaced = row.id in replaced and bool(job.deduplicate and job.deduplicate.replace)
+    return row._replace(is_deduplicated=True, is_replaced=is_replaced)

@@ -146,6 +146,13 @@ def deduplicated(scope, window=None):
     return call
 
 
+def replaced(store, ids):
+    """Enqueue jobs with the keys of chains that have not started, whose values they replace."""
+    keys = [Deduplicate(f"waiting {n}", replace=("input", "run_at")) for n in range(len(ids))]
+    jobs = [new_job(deduplicate=key, deduplication_key=key.key) for key in keys]
+    assert all(row.is_replaced for row in store.jobs.create(jobs))
+
+
 KINDS = ((SHIP, ""), ("shop.unserved", ""), (MAIL, "new "))
 
 
@@ -187,5 +194,11 @@ CALLS = {
     "create, deduplicated for an hour": (
         lambda store, count: [UUID(int=0)] * count,
         deduplicated("incomplete_or_recent", timedelta(hours=1)),
+    ),
+    "create, replaced": (
+        lambda store, count: [
+            row.id for row in store.jobs.create([keyed(SHIP, f"waiting {n}", "incomplete", None) for n in range(count)])
+        ],
+        replaced,
     ),
 }

@@ -213,6 +213,20 @@ def test_a_deduplicated_enqueue_exports_nothing(recorded, ship):
     assert recorded.names == ["send ship"]
 
 
+def test_an_attempt_is_a_child_of_the_enqueue_that_replaced_its_input(recorded, ship, make_worker):
+    chain = ship.enqueue(deduplicate=Deduplicate("key"))
+    with recorded.tracer.start_as_current_span("second"):
+        ship.enqueue(deduplicate=Deduplicate("key", replace=("input",)))
+    make_worker().run_until_idle()
+    first, second = in_order(recorded.all("send ship"))
+    attempt = recorded.one("process ship")
+    assert parent_of(second) == id_of(recorded.one("second"))
+    assert parent_of(attempt) == id_of(second)
+    assert dict(second.attributes) == dict(first.attributes)
+    assert second.attributes["messaging.message.id"] == str(chain.id)
+    assert [count for _, count in recorded.values("messaging.client.sent.messages")] == [1]
+
+
 def test_more_than_a_hundred_jobs_of_one_call_share_a_span(recorded, ship, make_worker):
     chains.enqueue_many([ship.item() for _ in range(100)])
     assert len(recorded.all("send ship")) == 100

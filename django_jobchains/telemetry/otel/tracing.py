@@ -217,13 +217,18 @@ class SentSpans:
         self._shared = shared
 
     @harmless
-    def end(self, created: Collection[UUID]) -> None:
-        """End the spans of the jobs that were created, after the commit. The other spans are dropped."""
-        for job_id in created:
+    def end(self, created: Collection[UUID], replaced: Mapping[UUID, UUID]) -> None:
+        """End the spans of the jobs that were created, after the commit, and of those that replaced the values of other
+        jobs, which they get the ids of. The other spans are dropped.
+        """
+        for job_id, existing_id in replaced.items():
+            if span := self._spans.get(job_id):
+                span.set_attributes({names.JOB_ID: str(existing_id), names.CHAIN_ID: str(existing_id)})
+        for job_id in (*created, *replaced):
             if span := self._spans.pop(job_id, None):
                 span.end()
-        if self._shared is not None and created:
-            self._shared.set_attribute(names.MESSAGE_COUNT, len(created))
+        if self._shared is not None and (created or replaced):
+            self._shared.set_attribute(names.MESSAGE_COUNT, len(created) + len(replaced))
             self._shared.end()
             self._shared = None
 

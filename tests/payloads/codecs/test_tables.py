@@ -12,7 +12,7 @@ from django_jobchains.declare.policies import Backoff
 from django_jobchains.exceptions import ChainFailed, InvalidOutput
 from django_jobchains.models import FailedAttempt, Job, JobProgress, LogLine
 from django_jobchains.payloads.codecs import ENCODED, Unreadable
-from django_jobchains.processors import FailJob
+from django_jobchains.processors import Deduplicate, FailJob
 from django_jobchains.store.rows import Effects, EndedAttempt
 from django_jobchains.testing import run_due_jobs
 from tests.payloads.codecs.conftest import CANARY, NEW_KEY, OLD_KEY, codec, raw_tables
@@ -86,6 +86,15 @@ def test_no_table_contains_a_payload_and_the_api_reads_it(shop):
     assert attempt.traceback.endswith(f"RuntimeError: {MESSAGE}\n")
     assert [(line.text, line.fields) for line in LogLine.objects.all()] == [(f"log {CANARY}", {"secret": SECRET})] * 2
     assert JobProgress.objects.get().text == f"progress {CANARY}"
+
+
+def test_values_that_replace_others_are_encoded(shop):
+    key = Deduplicate("key", replace=("input",))
+    chains.enqueue("shop.part", "old", deduplicate=key)
+    with context.bound(**ACTOR):
+        chain = chains.enqueue("shop.part", SECRET, deduplicate=key)
+    assert (chain.replaced, chain.input, chain.current_job.context) == (True, SECRET, ACTOR)
+    assert CANARY not in raw_tables()
 
 
 def test_the_error_of_a_failed_chain_is_encoded(shop):

@@ -1,7 +1,7 @@
 """Calls take a constant number of statements, whatever the size of the batch. One table contains the numbers."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -119,6 +119,13 @@ def deduplicated(store, jobs):
     assert sum(row.is_deduplicated for row in rows) == 6 * len(jobs)
 
 
+def replaced(store, jobs):
+    """Enqueue jobs with keys, each of them twice. They replace the values of chains with the same keys."""
+    for job in (new_jobs := [*keyed(len(jobs)), *keyed(len(jobs))]):
+        job.deduplicate = replace(job.deduplicate, replace=("input", "run_at"))
+    assert any(row.is_replaced for row in store.jobs.create(new_jobs))
+
+
 def pending(store, jobs):
     create(store, len(jobs))
 
@@ -148,6 +155,8 @@ STATEMENTS = {
     "create": Counted(1, lambda store, jobs: store.jobs.create([new_job() for _ in jobs])),
     # lock the keys, find them, insert
     "create, deduplicated": Counted(3, deduplicated, keyed_before),
+    # lock the keys, find them, lock the jobs, replace their values
+    "create, replaced": Counted(4, replaced, replaced),
     "claim": Counted(1, lambda store, jobs: claim(store, len(jobs)), pending),
     "claim, many types": Counted(1, lambda store, jobs: claim(store, types=[SHIP, *map(str, chains(jobs))]), pending),
     "next_due": Counted(1, lambda store, jobs: store.jobs.next_due({SHIP: LEASE_SECONDS}), pending),
@@ -248,7 +257,9 @@ def test_call_takes_a_constant_number_of_statements(store, name, size):
 
 
 @committing
-@pytest.mark.parametrize("name", [name for name in STATEMENTS if name != "create, deduplicated"])
+@pytest.mark.parametrize(
+    "name", [name for name in STATEMENTS if name not in ("create, deduplicated", "create, replaced")]
+)
 def test_call_outside_of_a_transaction_takes_at_most_a_begin_and_a_commit_more(store, name):
     """On PostgreSQL it may also set the isolation level. Keys that other transactions have used are marked."""
     counted, jobs = prepared(store, name, 3)
