@@ -145,6 +145,8 @@ class Chains(RuleBasedStateMachine):
             assert row.id in same
             assert row.is_deduplicated is (same != {job.id})
             assert row.created_at is not None
+            if row.is_deduplicated:
+                assert row.is_replaced is (bool(job.deduplicate.replace) and self.model.replace(row.id, job))
         self.check_effects(before, effects)
 
     @rule(

@@ -83,6 +83,15 @@ class Model(Tables):
         self.create(fresh)
         return answers
 
+    def replace(self, chain, new):
+        """Move the first job of a chain to the time of a new one, and return True, if it has not started."""
+        job = self.jobs[chain]
+        if job.status not in ("blocked", "pending") or job.last_attempt_at is not None:
+            return False
+        job.run_at = self.now + (new.delay_seconds or 0) / 3600
+        job.expires_at = new.expires_seconds and job.run_at + new.expires_seconds / 3600
+        return True
+
     def create(self, batch):
         for new in batch:
             for blocker in new.blockers:

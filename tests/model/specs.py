@@ -36,6 +36,8 @@ class Spec:
     scope: Any
     window: float | None
     excluded: tuple[int, ...]
+    #: Whether it replaces the time of an existing chain.
+    replaces: bool
     #: Whether its blockers should be chains that wait for its own chain.
     closes_circle: bool
     #: Hours after it is due.
@@ -54,6 +56,7 @@ specs = st.builds(
     scope=st.sampled_from(["incomplete", "any", "incomplete_or_recent"]),
     window=st.sampled_from([None, 1.5]),
     excluded=st.lists(picks, max_size=1).map(tuple),
+    replaces=flags,
     closes_circle=flags,
     expires=st.sampled_from([None, None, 0.5, 2.5]),
 )
@@ -78,6 +81,8 @@ def new_job(spec, id_, chains, before):
     elif spec.key:
         hours = spec.window or (1.5 if spec.scope == "incomplete_or_recent" else None)
         window = timedelta(hours=hours) if hours else None
-        new.deduplicate = Deduplicate(spec.key, spec.scope, window, pick(chains, spec.excluded))
+        replace = ("run_at",) if spec.replaces else ()
+        excluded = pick(chains, spec.excluded)
+        new.deduplicate = Deduplicate(spec.key, spec.scope, window, excluded, replace=replace)
         new.deduplication_key = spec.key
     return new
