@@ -317,10 +317,13 @@ def test_handler_that_enqueues_with_its_own_key_does_not_deadlock(store):
     def complete(store):
         with transaction.atomic():
             store.attempts.lock(job.id)
+            assert Job.objects.exists()
             return again("successor", deduplicate={"exclude_chain_ids": [chain.id]})
 
+    handler = stopped_before(2, complete)
     replacing = holding(lambda store: again("new"))
-    handler = waiting(complete)
+    handler.go_on()
+    handler.until_blocked_or_ended()
     replacing.go_on()
     assert flags(replacing.result(), handler.result()) == [(True, False), (False, False)]
     assert replacing.conflicts == handler.conflicts == []
@@ -362,6 +365,29 @@ def test_replacement_that_deadlocks_with_a_transaction_of_the_user_is_retried():
     replacing.go_on()
     assert user.result().id == replacing.result().id
     assert len(replacing.conflicts) == 1
+
+
+@committing
+def test_values_that_came_too_late_can_be_enqueued_in_a_chain_of_their_own(store):
+    """As in the guide: at most one chain waits, whatever number of chains runs."""
+
+    def enqueue(input):
+        started = []
+        while True:
+            chain = again(input, deduplicate={"exclude_chain_ids": started})
+            if chain.replaced or not chain.deduplicated:
+                return chain
+            started.append(chain.id)
+
+    created = []
+    for number in range(3):
+        created += [enqueue(number), enqueue(number)]
+        run(store, created[-1])
+    created += [enqueue("last but one"), enqueue("last")]
+    chains.complete(created[2].id)
+    created += [enqueue("last")]
+    assert [chain.deduplicated for chain in created] == [False, True] * 4 + [True]
+    assert [job.input for job in Job.objects.order_by("created_at")] == [0, 1, 2, "last"]
 
 
 # Arguments
