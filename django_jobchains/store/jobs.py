@@ -358,8 +358,8 @@ class Jobs(Part, ABC):
 
     @statement
     def _replace_waiting(self) -> str:
-        # A job that was handed back has started: its handler may have worked with the old input. The condition is a CASE
-        # for the reason at ``FENCE``.
+        # A job that was handed back has started: its handler may have worked with the old input. The condition is a
+        # CASE for the reason at ``FENCE``.
         return f"""
             UPDATE {self.tables.job} AS job SET
                 input = CASE WHEN d.input IS NULL THEN job.input ELSE d.input{self.db.json_cast} END,

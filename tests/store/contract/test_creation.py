@@ -38,7 +38,8 @@ def test_a_job_is_stored_as_it_was_described(store):
     job.lease_number, job.deduplication_key = 5, "order-1"
     start = database_now()
     [(job_id, created_at, is_deduplicated, is_replaced)] = store.jobs.create([job])
-    assert not (is_deduplicated or is_replaced)
+    assert not is_deduplicated
+    assert not is_replaced
     assert start <= created_at <= database_now()
     saved = {name: value for name, value in row(job_id).items() if value is not None}
     assert saved == {
