@@ -148,10 +148,13 @@ class Components:
     # Creating them
 
     def serve(self, name: str, policy: AttemptPolicy) -> None:
-        """Claim jobs of another type from now on. Called by one thread at a time, also while the worker runs."""
+        """Claim jobs of another type from now on. Called by one thread at a time, also while the worker runs.
+
+        Raises ``ImproperlyConfigured`` if its isolation is strict, and child processes cannot start.
+        """
         options = self.context.options
-        options.policies = {**options.policies, name: policy}
         lane = self._add_type(name, policy)
+        options.policies = {**options.policies, name: policy}
         self.wake_order.serve(self._lanes_by_type())
         self.pruner.rules = retention_rules(options.registry)
         if lane is not None:

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from logging import getLogger
 from math import inf
 
+from django.core.exceptions import ImproperlyConfigured
+
 from django_jobchains.db.connections import close_thread_connections
 from django_jobchains.declare.policies import AttemptPolicy, resolve
 from django_jobchains.exceptions import ProcessorNotFound, TaskNotImported
 from django_jobchains.notifications import EVERY, Hint
-from django_jobchains.text.errors import log_text
+from django_jobchains.text.errors import log_error, log_text
 from django_jobchains.worker.heartbeat import Heartbeat
 from django_jobchains.worker.maintenance import PeriodicTask
 from django_jobchains.worker.options import WorkerContext, is_served
@@ -49,7 +51,7 @@ class TaskFinder(PeriodicTask):
         #: Why tasks cannot be imported here, by the names of their types, and when their jobs may be failed.
         self._missing: dict[str, TaskNotImported] = {}
         self._fails_at: dict[str, float] = {}
-        #: Names that cannot be those of tasks of this project.
+        #: Names that cannot be those of tasks of this project, or whose tasks cannot run in this worker.
         self._foreign: set[str] = set()
 
     def on_hint(self, hint: Hint) -> float | None:
@@ -92,7 +94,12 @@ class TaskFinder(PeriodicTask):
         except TaskNotImported as error:
             self._missing[name] = error
             return False
-        self._serve(name, resolve(*processor.policies, self._options.own_policy))
+        try:
+            self._serve(name, resolve(*processor.policies, self._options.own_policy))
+        except ImproperlyConfigured as error:  # One task must not stop the others.
+            log_error(logger, error, "The task %s is not served by this worker: %s", name)
+            self._foreign.add(name)
+            return False
         return True
 
     def _handle_missing(self, name: str, grace_seconds: float) -> bool:

@@ -4,12 +4,14 @@ import sys
 from types import ModuleType
 
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 
 from django_jobchains.exceptions import JobTypeNotFound
 from django_jobchains.models import Job, TaskName
 from django_jobchains.tasks_backend.framework import TaskResultStatus, task_backends
 from django_jobchains.telemetry.events import WorkerStarted
 from django_jobchains.worker import task_finder
+from django_jobchains.worker.components import Components
 from tests.support.waiting import until
 from tests.support.worker_rows import worker as worker_row
 from tests.tasks_backend import tasks
@@ -152,3 +154,21 @@ def test_a_worker_without_types_starts_for_tasks(start_worker):
     start_worker()
     result = tasks.add.enqueue(1)
     until(lambda: tasks.add.get_result(result.id).is_finished)
+
+
+def test_a_task_that_cannot_run_here_does_not_stop_others(run, forget, monkeypatch, caplog):
+    strict, other = tasks.add.enqueue(1), tasks.note.enqueue("note")
+    forget()
+    serve = Components.serve
+
+    def refuse(components, name, policy):
+        if name.endswith(".add"):
+            raise ImproperlyConfigured("isolation='process' is strict")
+        serve(components, name, policy)
+
+    monkeypatch.setattr(Components, "serve", refuse)
+    run()
+    for result in (strict, other):
+        result.refresh()
+    assert [strict.is_finished, other.is_finished] == [False, True]
+    assert "is not served by this worker: ImproperlyConfigured: isolation='process' is strict" in caplog.text
