@@ -58,8 +58,8 @@ BUDGETS = {
     "tasks_backend": 632,
     "schedules": 369,
 }
-MAX_CODE = 34_317
-MAX_LINES = 48_600
+MAX_CODE = 34_323
+MAX_LINES = 48_610
 MAX_FILES = 245
 MAX_LINES_OF_A_FILE = 700
 #: The number of private functions of up to three lines that only one function calls.
