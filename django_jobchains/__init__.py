@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from django_jobchains import chains, schedules
     from django_jobchains.declare.job_types import JobType
+    from django_jobchains.declare.limits import Concurrency
     from django_jobchains.declare.policies import Backoff, Lease, Retention
     from django_jobchains.declare.slices import Processors
     from django_jobchains.exceptions import FailJob, RescheduleJob
@@ -23,6 +24,7 @@ __version__ = "0.1.0"
 __all__ = (
     "Backoff",
     "Batch",
+    "Concurrency",
     "Deduplicate",
     "FailJob",
     "FailedJob",

@@ -34,7 +34,7 @@ COLUMNS = (
     Column("SOURCE", lambda row: row[1]["source"]),
 )
 #: Fields of a processor that are shown separately.
-_SHOWN_SEPARATELY = {"job_type", "function", "policies", "retry", "queue", "priority", "on_failure"}
+_SHOWN_SEPARATELY = {"job_type", "function", "policies", "retry", "queue", "priority", "on_failure", "limits"}
 
 
 class Setting(NamedTuple):
@@ -113,6 +113,9 @@ def _settings(processor: Processor, part: Processors) -> Iterator[tuple[str, Set
         yield "retry_if", Setting(_name(function), _source("retry_if", function, part))
     if target := processor.on_failure:
         yield "on_failure", Setting(target, _source("on_failure", target, part))
+    for name in ("concurrency", "fair"):
+        if limit := _setting(name, getattr(processor.limits, name, None), part):
+            yield name, limit
 
 
 def _setting(name: str, value: Any, part: Processors) -> Setting | None:
@@ -129,7 +132,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Isolation):
         return {"level": value.level, **{name: _plain(option) for name, option in value.options.items()}}
     if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
+        return {name: _plain(part) for name, part in asdict(value).items()}
     if value == math.inf:  # JSON has no infinity
         return None
     if inspect.isroutine(value):
@@ -237,6 +240,12 @@ def _in_words(name: str, value: Any) -> str:
         return f"{value['seconds']:g} s"
     if isinstance(value, dict) and value.keys() == {field.name for field in fields(Retention)}:
         return _retention(Retention(**value))
+    if name == "concurrency":
+        words = (
+            f"of each {value['key']}" if value["key"] else "",
+            f"in the group {value['group']}" if value["group"] else "",
+        )
+        return " ".join([str(value["limit"]), *filter(None, words)])
     return f"{value:g} s" if name.endswith("_seconds") else str(value)
 
 

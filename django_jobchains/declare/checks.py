@@ -86,6 +86,10 @@ def check_registry(**kwargs: Any) -> list[CheckMessage]:
         *(Error(f"{problem}.", hint=hint, id="jobchains.E009") for problem in registry.failure_problems()),
         *_missing_forms(types),
         *_missing_middleware(registry),
+        *(
+            Error(f"{problem}.", hint="Use the same limit, or other groups.", id="jobchains.E023")
+            for problem in registry.limit_problems()
+        ),
         *(_invalid_schedule(problem) for problem in registry.schedules()[1]),
     ]
 

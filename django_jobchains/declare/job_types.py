@@ -22,6 +22,7 @@ from django_jobchains.context import capture_context, merge_contexts
 from django_jobchains.db.connections import opened_connections
 from django_jobchains.db.ids import ChainRef, chain_ids_of, new_id
 from django_jobchains.db.times import resolve_expiry, resolve_schedule
+from django_jobchains.declare.limits import TypeLimits
 from django_jobchains.declare.policies import Policy, RetryRule, check_function
 from django_jobchains.exceptions import (
     ContinuationNotAllowed,
@@ -262,6 +263,10 @@ class JobType(HasTypes[InputT, OutputT_co]):
             priority = (handler and handler.priority) or 0
         else:
             PRIORITY.check("priority", priority)
+        encoded = self.input_codec.encode(input, InvalidInput)
+        limit_key = concurrency_key = None
+        if handler is not None and handler.limits is not None:
+            limit_key, concurrency_key = handler.limits.keys(self.name, self.decode_input(encoded))
         return kind(
             id=id_,
             chain_id=id_,
@@ -269,7 +274,7 @@ class JobType(HasTypes[InputT, OutputT_co]):
             chain_type_name=self.name,
             type_name=self.name,
             queue=queue,
-            input=self.input_codec.encode(input, InvalidInput),
+            input=encoded,
             priority=priority,
             run_at=run_at,
             delay_seconds=delay_seconds,
@@ -282,6 +287,8 @@ class JobType(HasTypes[InputT, OutputT_co]):
             expires_at=expires_at,
             expires_seconds=expires_seconds,
             is_task=self.is_task,
+            limit_key=limit_key,
+            concurrency_key=concurrency_key,
         )
 
     def _checked_blockers(self, given: Any) -> tuple[UUID, ...]:
@@ -409,6 +416,8 @@ class Processor:
     #: Whether the handler runs on the worker's event loop.
     is_async: bool = False
     observer: AttemptObserver | None = None
+    #: None for a type without limits that hold for all workers together.
+    limits: TypeLimits | None = None
 
 
 def new_continuation(

@@ -21,6 +21,7 @@ from django_jobchains.declare.job_types import (
     first_annotation,
     name_of,
 )
+from django_jobchains.declare.limits import Concurrency, LimitKey, TypeLimits, checked_concurrency, checked_key
 from django_jobchains.declare.policies import (
     Backoff,
     BackoffFunction,
@@ -77,6 +78,8 @@ class ProcessorOptions(TypedDict, total=False):
     on_failure: str | JobType[Any, Any] | None
     queue: str | None
     priority: int | None
+    concurrency: Concurrency | None
+    fair: LimitKey | None
 
 
 class RegisterOptions(DeclarationOptions, ProcessorOptions, total=False):
@@ -182,9 +185,10 @@ class Processors(Generic[ContextT_contra]):
         ``Batch`` with at most that many jobs. ``backoff`` may be a function of the number of failures and the error,
         which is None after a crash, that returns seconds. ``max_attempts`` and ``timeout`` may be ``math.inf``.
         ``fail_on`` (exception classes) and ``retry_if`` decide which errors end the job at once. ``on_failure``: the
-        type of the chain that is enqueued when a job fails, with a ``FailedJob`` as its input. Arguments that are left
-        out or None default to the slice's. Raises ``InvalidDeclaration``, which names the type, and
-        ``DuplicateJobType``.
+        type of the chain that is enqueued when a job fails, with a ``FailedJob`` as its input. ``concurrency``: how
+        many of its jobs may run at once in all workers together. ``fair``: a field of the input, or a function of it:
+        jobs are claimed in turn for each of its values. Arguments that are left out or None default to the slice's.
+        Raises ``InvalidDeclaration``, which names the type, and ``DuplicateJobType``.
         """
         check_options("register", options, RegisterOptions)
         if not isinstance(name, JobType):
@@ -199,6 +203,8 @@ class Processors(Generic[ContextT_contra]):
                 check_context(function, self.middleware)
                 job_type = _job_type(name, function, options, settings["batch_limit"])
                 job_type.check_blockers(function, {})
+                if settings["limits"] is not None:
+                    settings["limits"].check_fields(job_type.input_codec.annotation)
                 return self._add(Processor(job_type, function, is_async=is_async, **settings))
 
         return decorate
@@ -272,11 +278,13 @@ class Processors(Generic[ContextT_contra]):
         values = {**self.defaults, **own}
         if "on_failure" not in own and values.get("on_failure") == name:
             del values["on_failure"]
+        concurrency, fair = values.get("concurrency"), values.get("fair")
         return {
             "mode": values.get("mode", "staged"),
             "policies": (policy, self.policy),
             "retry": RetryRule(values.get("fail_on", ()), values.get("retry_if")),
             **{name: values.get(name) for name in ("queue", "priority", "batch_limit", "on_failure")},
+            "limits": TypeLimits(concurrency, fair) if concurrency or fair else None,
             "middleware": self.middleware,
         }
 
@@ -312,6 +320,8 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "fail_on": to_exception_classes,
     "retry_if": lambda given: RetryRule(retry_if=given).retry_if,
     "on_failure": lambda given: TYPE_NAME.check("on_failure", name_of(given)),
+    "concurrency": checked_concurrency,
+    "fair": partial(checked_key, "fair"),
 }
 
 

@@ -116,6 +116,8 @@ class Migration(migrations.Migration):
                 ("schedule_name", models.CharField(max_length=100, null=True, verbose_name="schedule")),
                 ("scheduled_for", models.DateTimeField(null=True, verbose_name="scheduled for")),
                 ("expires_at", models.DateTimeField(null=True, verbose_name="expires at")),
+                ("limit_key", models.CharField(editable=False, max_length=16, null=True)),
+                ("concurrency_key", models.TextField(null=True, verbose_name="concurrency key")),
             ],
             options={
                 "verbose_name": "job",
@@ -157,6 +159,21 @@ class Migration(migrations.Migration):
                         ),
                         fields=["expires_at"],
                         name="jobchains_expiring",
+                    ),
+                    models.Index(
+                        models.F("queue"),
+                        models.F("type_name"),
+                        models.F("limit_key"),
+                        django.db.models.expressions.CombinedExpression(models.F("priority"), "*", models.Value(-1)),
+                        models.F("run_at"),
+                        models.F("id"),
+                        condition=models.Q(("limit_key__isnull", False), ("status", "pending")),
+                        name="jobchains_limited",
+                    ),
+                    models.Index(
+                        condition=models.Q(("concurrency_key__isnull", False), ("status", "running")),
+                        fields=["concurrency_key"],
+                        name="jobchains_counted",
                     ),
                     models.Index(
                         models.F("queue"),

@@ -145,6 +145,10 @@ class Job(ChainPart, models.Model):
     scheduled_for = models.DateTimeField(_("scheduled for"), null=True)
     #: A job that has not started by then is cancelled. NULL for a job that does not expire, or no longer.
     expires_at = models.DateTimeField(_("expires at"), null=True)
+    #: A hash of the keys of the limits of its type. NULL if the type has none. Claims go round these keys.
+    limit_key = models.CharField(max_length=16, null=True, editable=False)  # noqa: DJ001
+    #: What it is counted by while it runs: the name of the type or group, and the key. NULL if it is not counted.
+    concurrency_key = models.TextField(_("concurrency key"), null=True)  # noqa: DJ001
 
     objects = JobQuerySet.as_manager()
 
@@ -229,6 +233,22 @@ class Job(ChainPart, models.Model):
                 fields=["expires_at"],
                 condition=Q(expires_at__isnull=False) & Q(attempt=0, status__in=(Status.BLOCKED, Status.PENDING)),
                 name="jobchains_expiring",
+            ),
+            # Jobs of limited types, which are not in other types' way: docs/decisions/0091-limits.md.
+            models.Index(
+                "queue",
+                "type_name",
+                "limit_key",
+                -F("priority"),
+                "run_at",
+                "id",
+                condition=Q(status=Status.PENDING, limit_key__isnull=False),
+                name="jobchains_limited",
+            ),
+            models.Index(
+                fields=["concurrency_key"],
+                condition=Q(status=Status.RUNNING, concurrency_key__isnull=False),
+                name="jobchains_counted",
             ),
         )
 

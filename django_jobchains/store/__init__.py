@@ -24,6 +24,7 @@ from django_jobchains.store.job_logs import Logs
 from django_jobchains.store.jobs import Jobs, Queues
 from django_jobchains.store.last_jobs import LastJobs
 from django_jobchains.store.leases import Leases
+from django_jobchains.store.limits import Limits
 from django_jobchains.store.on_failure import FailureChains
 from django_jobchains.store.record_operations import RecordOperations
 from django_jobchains.store.records import Records
@@ -44,6 +45,8 @@ class Store:
     database_class: ClassVar[type[Database]]
     #: The claim of the vendor.
     jobs_class: ClassVar[type[Jobs]]
+    #: The claim of limited types of the vendor.
+    limits_class: ClassVar[type[Limits]]
     #: How deduplication keys are locked.
     keys_class: ClassVar[type[Keys]] = Keys
 
@@ -58,6 +61,7 @@ class Store:
         fenced_writes = FencedWrites(db, self.blockers, failures)
         self.task_names = TaskNames(db)
         self.jobs = self.jobs_class(db, self.keys, self.blockers, self.task_names)
+        self.limits = self.limits_class(db, self.jobs)
         self.attempts = Attempts(db, self.last_jobs, self.blockers, self.jobs, fenced_writes)
         self.leases = Leases(db, deferred_writes, fenced_writes)
         self.chains = Chains(db, self.last_jobs, self.blockers, self.jobs, deferred_writes)

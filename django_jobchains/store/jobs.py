@@ -31,8 +31,8 @@ _SHARED_COLUMNS = (
     "max_attempts int, status text, deduplication_key text, on_blocker_failure text, lease_number int, context text, "
     "key_seconds float, schedule_name text, scheduled_for timestamptz"
 )
-#: Shared columns that only statements about jobs that expire have.
-_LIMIT_COLUMNS = "expires_at timestamptz, expires_seconds float"
+#: Shared columns that only statements about jobs that expire, or whose types are limited, have.
+_LIMIT_COLUMNS = "expires_at timestamptz, expires_seconds float, limit_key text, concurrency_key text"
 _COLUMNS = f"{_OWN_COLUMNS}, {_SHARED_COLUMNS}".replace("input jsonb", "input text")
 _NAMES = [column.split()[0] for column in _COLUMNS.split(", ")]
 _SHARED_NAMES = [column.split()[0] for column in _SHARED_COLUMNS.split(", ")]
@@ -40,10 +40,10 @@ _LIMIT_NAMES = [column.split()[0] for column in _LIMIT_COLUMNS.split(", ")]
 #: The values of a job that its shared columns are made from.
 _shared_values = attrgetter("is_cancelled", "deduplicate", *_LIMIT_NAMES, *{*_SHARED_NAMES} - {"status", "key_seconds"})
 _TIMES = ("run_at", "scheduled_for", "expires_at")
-#: Values of existing jobs to replace. Without an input, the input and the context are kept.
+#: Values of existing jobs to replace. Without an input, the input, the context and the keys of limits are kept.
 _REPLACED = (
     "job_id uuid, input text, context text, is_moved boolean, run_at timestamptz, delay_seconds float, "
-    "expires_at timestamptz, expires_seconds float"
+    "expires_at timestamptz, expires_seconds float, limit_key text, concurrency_key text"
 )
 #: Columns that keep their default, 0 or NULL, in most jobs.
 _RARE = (
@@ -55,6 +55,8 @@ _RARE = (
     "deduplication_key",
     "schedule_name",
     "expires_seconds",
+    "limit_key",
+    "concurrency_key",
 )
 #: The job of a row with one of these keys may not be due yet.
 _NOT_YET = {"run_at", "delay_seconds", "status"}
@@ -138,7 +140,13 @@ class Jobs(Part, ABC):
         """
         if not leases or limit < 1:
             return []
-        rows = self._claim(worker, limit, leases, queues, excluded)
+        return self.claimed(self._claim(worker, limit, leases, queues, excluded), worker, expired)
+
+    def claimed(
+        self, rows: Sequence[tuple[Any, ...]], worker: str, expired: list[ExpiredJob] | None = None
+    ) -> list[ClaimedJob]:
+        """Return the jobs of rows of ``claimed_columns``, the most urgent first. Those that have expired are added to
+        ``expired`` instead."""
         jobs = [self._claimed(row, worker) for row in rows if row[20]]
         if expired is not None and len(jobs) < len(rows):
             expired += [
@@ -155,7 +163,7 @@ class Jobs(Part, ABC):
         queues: Collection[str] | None,
         excluded: Collection[str],
     ) -> list[tuple[Any, ...]]:
-        """Claim jobs; return rows of ``_claimed_columns``."""
+        """Claim jobs; return rows of ``claimed_columns``."""
 
     @abstractmethod
     def next_due(
@@ -164,7 +172,7 @@ class Jobs(Part, ABC):
         """Return the seconds until the next of these jobs is due: 0 or less if one is due, None if there is none."""
 
     @property
-    def _claimed_columns(self) -> str:
+    def claimed_columns(self) -> str:
         """The fields of ``ClaimedJob``, in its order and without the worker and the key.
 
         The time of the attempt, the last one, is NULL for a job that has expired.
@@ -183,7 +191,7 @@ class Jobs(Part, ABC):
         values = (job_id, chain_id, *row[2:7], times[0], *row[8:13], times[1], *row[14:19], *times[2:])
         return ClaimedJob._make((*values, worker, (job_id, row[9])))
 
-    def _started(self, now: str) -> str:
+    def started(self, now: str) -> str:
         """SQL of the assignments of a claim at this time. They ask a job that has expired to stop, with no attempt.
 
         The request has the time of the limit, by which jobs that have expired are told from others that are cancelled.
@@ -224,7 +232,8 @@ class Jobs(Part, ABC):
         rows = [self._new_row(jobs[0])] * len(jobs) if are_alike else [self._new_row(job) for job in jobs]
         effects.add_due(row["type_name"] for row in rows if _NOT_YET.isdisjoint(row))
         effects.add_scheduled(row["type_name"] for row in rows if not ("status" in row or _NOT_YET.isdisjoint(row)))
-        has_limit = any(job.expires_at or job.expires_seconds for job in (jobs[:1] if are_alike else jobs))
+        different = jobs[:1] if are_alike else jobs
+        has_limit = any(job.expires_at or job.expires_seconds or job.limit_key for job in different)
         limits = _LIMIT_NAMES if has_limit else []
         if are_alike:
             params = [*map(rows[0].get, _SHARED_NAMES + limits), *_own_values(jobs)]
@@ -266,18 +275,19 @@ class Jobs(Part, ABC):
         if are_alike:
             rows = self.db.arrays(_OWN_COLUMNS, _SHARED_COLUMNS + more)
         run_at = self.db.latest("d.run_at", self.db.after("clock.now", "COALESCE(d.delay_seconds, 0)"))
-        expires_at = f", COALESCE(d.expires_at, {self.db.after(run_at, 'd.expires_seconds')})" if has_limit else ""
+        expires_at = f"COALESCE(d.expires_at, {self.db.after(run_at, 'd.expires_seconds')})"
+        limits = f", {expires_at}, d.limit_key, d.concurrency_key" if has_limit else ""
         insert = f"""
             INSERT INTO {self.tables.job} (id, chain_id, chain_index, chain_type_name, type_name, queue, priority,
                 run_at, max_attempts, input, status, deduplication_key, on_blocker_failure, finished_at, attempt,
                 lease_number, context, crashes, created_at, deduplicates_until, schedule_name, scheduled_for
-                {", expires_at" if has_limit else ""})
+                {", expires_at, limit_key, concurrency_key" if has_limit else ""})
             SELECT d.id, COALESCE(d.chain_id, d.id), COALESCE(d.chain_index, 0),
                 COALESCE(d.chain_type_name, d.type_name), d.type_name, d.queue, COALESCE(d.priority, 0),
                 {run_at}, d.max_attempts, d.input{self.db.json_cast}, COALESCE(d.status, 'pending'),
                 d.deduplication_key, d.on_blocker_failure, CASE d.status WHEN 'cancelled' THEN clock.now END, 0,
                 COALESCE(d.lease_number, 0), d.context{self.db.json_cast}, 0, clock.now,
-                {self.db.after("clock.now", "d.key_seconds")}, d.schedule_name, d.scheduled_for {expires_at}
+                {self.db.after("clock.now", "d.key_seconds")}, d.schedule_name, d.scheduled_for {limits}
             FROM {rows} CROSS JOIN {self.db.clock} WHERE true
         """
         time = self.db.time_as_text("created_at")
@@ -333,6 +343,7 @@ class Jobs(Part, ABC):
                 if "input" in replace:
                     row["input"] = encode_json(job.input)
                     row["context"] = job.context and encode_json(job.context)
+                    row |= {"limit_key": job.limit_key, "concurrency_key": job.concurrency_key}
                 if "run_at" in replace:
                     row |= {"is_moved": True, "delay_seconds": job.delay_seconds or 0}
                     row["run_at"] = job.run_at and self.db.time_text(job.run_at)
@@ -364,6 +375,8 @@ class Jobs(Part, ABC):
             UPDATE {self.tables.job} AS job SET
                 input = CASE WHEN d.input IS NULL THEN job.input ELSE d.input{self.db.json_cast} END,
                 context = CASE WHEN d.input IS NULL THEN job.context ELSE d.context{self.db.json_cast} END,
+                limit_key = CASE WHEN d.input IS NULL THEN job.limit_key ELSE d.limit_key END,
+                concurrency_key = CASE WHEN d.input IS NULL THEN job.concurrency_key ELSE d.concurrency_key END,
                 run_at = CASE WHEN d.is_moved THEN {self.db.planned} ELSE job.run_at END,
                 expires_at = CASE WHEN d.is_moved IS NULL THEN job.expires_at
                     WHEN d.expires_seconds IS NULL THEN d.expires_at

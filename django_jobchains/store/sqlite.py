@@ -24,6 +24,7 @@ from django_jobchains.store import Store
 from django_jobchains.store.database import Database, OpenTransaction, statement, statements
 from django_jobchains.store.errors import retried
 from django_jobchains.store.jobs import Jobs
+from django_jobchains.store.sqlite_limits import SQLiteLimits
 
 #: Instructions of SQLite's virtual machine, about a millisecond.
 STEPS_BETWEEN_CHECKS = 50_000
@@ -225,9 +226,9 @@ class SQLiteJobs(Jobs):
                 LIMIT %s
             )
             UPDATE {self.tables.job} AS job
-            SET {self._started("due.now")}, leased_until = due.leased_until
+            SET {self.started("due.now")}, leased_until = due.leased_until
             FROM due WHERE job.id = due.id AND job.status || '' = 'pending'
-            RETURNING {self._claimed_columns}
+            RETURNING {self.claimed_columns}
         """
 
     @statement
@@ -290,6 +291,7 @@ def _id(text: str) -> UUID:
 class SQLiteStore(Store):
     database_class = SQLiteDatabase
     jobs_class = SQLiteJobs
+    limits_class = SQLiteLimits
 
 
 def _next_priority(job: str) -> str:

@@ -6,6 +6,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from logging import getLogger
 from typing import Any
 from uuid import UUID
@@ -57,6 +58,8 @@ class Reaper(PeriodicTask):
         self._context = context
         self._store = context.store
         self._known = known
+        #: By type, the types whose jobs may take the place of one that is no longer running.
+        self._sharing = options.registry.sharing_limits()
         #: For types that this worker does not know.
         self._backoff = resolve().backoff
         self.seconds: float = context.settings.REAP_SECONDS
@@ -74,6 +77,8 @@ class Reaper(PeriodicTask):
             )
             self._applied = self._store.deferred.apply(REAP_LIMIT, self._applied or 0, effects)
             effects.stopped_jobs.update(job.id for job in reaped)  # Their workers may only be slow.
+            for job in reaped:
+                effects.add_scheduled(self._sharing.get(job.type_name, ()))
         for job in reaped:
             report(JobReaped(self._context.worker, *job))
         if effects.finished_chains and self._context.options.has_tasks:
@@ -222,20 +227,23 @@ SWEEP_LIMIT = 1_000
 EXPIRE_LIMIT = 500
 #: The limit of rows of unused deduplication keys deleted in one statement.
 FORGET_LIMIT = 10_000
+#: The limit of jobs that get the keys of their limits in one statement.
+KEYS_LIMIT = 500
 
 
 class Unblocker(PeriodicTask):
     """A periodic task that frees jobs that should not be blocked, and reports their number. There should be none.
 
     It also cancels expired jobs that no worker has claimed, because they are blocked, their queue is paused, or no
-    worker serves them, and deletes the rows of deduplication keys that are no longer in use. All workers would find the
-    same rows, so only the worker that started first does this.
+    worker serves them, deletes the rows of deduplication keys that are no longer in use, and sets the keys of limited
+    jobs that have none. All workers would find the same rows, so only the worker that started first does this.
     """
 
     def __init__(self, context: WorkerContext, heartbeat: Heartbeat) -> None:
         self._store = context.store
         self._heartbeat = heartbeat
         self._worker = context.worker
+        self._registry = context.options.registry
         self._after: UUID | None = None
         self.seconds: float = context.settings.SWEEP_SECONDS
 
@@ -253,7 +261,28 @@ class Unblocker(PeriodicTask):
         for job in expired:
             report(JobExpired(self._worker, job.id, job.chain_id, job.type_name))
         forgotten = self._store.keys.forget(FORGET_LIMIT)
-        return self._after is not None or len(expired) == EXPIRE_LIMIT or forgotten == FORGET_LIMIT
+        has_more = self._after is not None or len(expired) == EXPIRE_LIMIT or forgotten == FORGET_LIMIT
+        return self._set_limit_keys() or has_more
+
+    def _set_limit_keys(self) -> bool:
+        """Set the keys of jobs that were enqueued by code that did not know the limits; return whether there are more.
+
+        Until then, these jobs are not claimed, because they could exceed a limit.
+        """
+        limited = {part.job_type.name: part for part in self._registry.processors() if part.limits}
+        if not limited:
+            return False
+        counted = {name: bool(part.limits and part.limits.concurrency) for name, part in limited.items()}
+        found = self._store.limits.without_keys(counted, KEYS_LIMIT)
+        rows = []
+        for job_id, name, stored in found:
+            part = limited[name]
+            if part.limits is not None:
+                rows.append((job_id, *part.limits.keys_or_shared(name, partial(part.job_type.decode_input, stored))))
+        if rows:
+            with announced(self._store) as effects:
+                effects.add_scheduled(self._store.limits.set_keys(rows))
+        return len(found) == KEYS_LIMIT
 
 
 #: The number of index entries that one statement reads.

@@ -154,7 +154,13 @@ class ClaimLoop:
             since, worker = time.monotonic(), self._context.worker
             expired: list[ExpiredJob] = []
             with measured("claim", worker):
-                jobs = self._store.jobs.claim(worker, limit, lane.leases, claim.queues, claim.excluded, expired)
+                if lane.rotation is None:
+                    jobs = self._store.jobs.claim(worker, limit, lane.leases, claim.queues, claim.excluded, expired)
+                else:
+                    with self._store.db.waits_at_most(LOCK_SECONDS):
+                        jobs = self._store.limits.claim(
+                            worker, limit, lane.limited, lane.rotation, claim.queues, claim.excluded, expired
+                        )
             if jobs:
                 self._count(len(jobs))
                 self._start(lane, jobs, since)
@@ -274,10 +280,15 @@ class ClaimLoop:
         self._wake.wait(seconds)
 
     def _next_due(self, lanes: Iterable[AnyLane]) -> float | None:
-        leases = {name: seconds for lane in lanes for name, seconds in lane.leases.items()}
-        if not leases:  # only records
+        of_jobs = [lane for lane in lanes if isinstance(lane, Lane)]
+        leases = {name: seconds for lane in of_jobs if lane.rotation is None for name, seconds in lane.leases.items()}
+        limited = [lane.limited for lane in of_jobs if lane.rotation is not None]
+        if not (leases or limited):  # only records
             return None
-        return self._store.jobs.next_due(leases, *self._queues.open())
+        served = self._queues.open()
+        due = [self._store.jobs.next_due(leases, *served)] if leases else []
+        due += [self._store.limits.next_due(types, *served) for types in limited]
+        return min((seconds for seconds in due if seconds is not None), default=None)
 
 
 def keys_of(attempts: Sequence[AnyAttempt | SlotTask]) -> list[AttemptKey]:

@@ -10,6 +10,7 @@ from django_jobchains.declare.policies import AttemptPolicy
 from django_jobchains.isolation import Isolation
 from django_jobchains.notifications import Hint, Listener, get_notifier
 from django_jobchains.records.declarations import RecordType
+from django_jobchains.store.limits import Rotation
 from django_jobchains.telemetry.probes import NotifierState, PoolCount, SlotCount
 from django_jobchains.worker.caretakers import Pruner, Reaper, RecordResetter, Unblocker, known_kinds
 from django_jobchains.worker.child_slots import ChildSlots
@@ -182,7 +183,9 @@ class Components:
         environment = Environment(
             processor, policy, context.store, registry, context.log_buffer, observers=context.observers
         )
-        lane = next((lane for lane in self.lanes if lane.pool is pool and lane.batch_limit is None), None)
+        is_limited = processor.limits is not None
+        lanes = [lane for lane in self.lanes if lane.pool is pool and lane.batch_limit is None]
+        lane = next((lane for lane in lanes if (lane.rotation is not None) is is_limited), None)
         if lane is not None and processor.batch_limit is None:
             lane.add(name, environment)
             return None
@@ -191,7 +194,8 @@ class Components:
             make = IsolatedAttempt
         elif isinstance(pool, AsyncSlots):
             make = pool.attempt
-        self.lanes.append(Lane(pool, {name: environment}, processor.batch_limit, make))
+        rotation = Rotation() if is_limited else None
+        self.lanes.append(Lane(pool, {name: environment}, processor.batch_limit, make, rotation))
         return self.lanes[-1]
 
     def _pool(self, isolation: Isolation, *, is_async: bool) -> SlotPool:

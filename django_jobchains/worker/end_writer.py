@@ -309,6 +309,8 @@ class JobSink(Sink[Outcome]):
         self._context = context
         self._store = context.store
         self._worker = context.worker
+        #: By type, the types whose jobs may take the place of one that has ended.
+        self._sharing = context.options.registry.sharing_limits()
         #: The identities of outcomes that were replaced by the failure of their write.
         self._replaced: set[int] = set()
         #: Effects to publish: from this thread's writes, and from attempts that committed their outcome themselves.
@@ -414,6 +416,8 @@ class JobSink(Sink[Outcome]):
                 if job.key not in known:  # Otherwise the lost lease was reported when the worker noticed it.
                     reason = outcome.abandoned_reason or outcome.error or TAKEN
                     report(AttemptAbandoned(self._worker, job.id, reason))
+            if self._sharing and job.type_name in self._sharing:
+                self._effects.add_scheduled(self._sharing[job.type_name])
             attempts.append(
                 AttemptEnded(
                     self._worker,

@@ -16,6 +16,7 @@ from django_jobchains.attempts.outcome import Outcome
 from django_jobchains.attempts.record_attempt import RecordAttempt
 from django_jobchains.db.connections import close_thread_connections
 from django_jobchains.handlers.abort_signal import AbortSignal
+from django_jobchains.store.limits import LimitedTypes, Rotation
 from django_jobchains.store.rows import ClaimedJob
 from django_jobchains.store.workers import PoolState
 from django_jobchains.worker.end_writer import EndWriter
@@ -173,6 +174,7 @@ class SlotPool:
 class Lane:
     """Job types that are claimed together. ``environments``: what the attempts of each type share. ``batch_limit``: the
     number of jobs that one attempt can take, if it takes several. ``make``: creates an attempt for claimed jobs.
+    ``rotation``: of types with limits that hold for all workers together; None for types without such limits.
 
     Types are added while other threads read both mappings, so these are replaced.
     """
@@ -181,11 +183,18 @@ class Lane:
     environments: Mapping[str, Environment]
     batch_limit: int | None = None
     make: Callable[[Sequence[Claimed], Environment], AnyAttempt] = single
+    rotation: Rotation | None = None
 
     @cached_property
     def leases(self) -> dict[str, float]:
         """The seconds of a lease, by the types to claim."""
         return {name: environment.policy.lease.seconds for name, environment in self.environments.items()}
+
+    @property
+    def limited(self) -> LimitedTypes:
+        """The types to claim, with their limits."""
+        leases, limits = self.leases, {name: one.processor.limits for name, one in self.environments.items()}
+        return LimitedTypes(leases, {name: own.slot_limit for name in leases if (own := limits[name])})
 
     def add(self, name: str, environment: Environment) -> None:
         """Claim jobs of another type from now on, or of one that was withdrawn."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from django.core.mail import EmailMessage
 
-from django_jobchains import Backoff, FailJob, Processors, RunningJob
+from django_jobchains import Backoff, Concurrency, FailJob, Processors, RunningJob
 from django_jobchains.middleware import LogContext
 from django_jobchains.processors import Continuation, FailedJob
 from shop import gateway
@@ -35,7 +35,13 @@ class Points:
     points: int
 
 
-@processors.register("shop.charge", continues_with=["shop.send_receipt"], max_attempts=5, on_failure="shop.mark_unpaid")
+@processors.register(
+    "shop.charge",
+    continues_with=["shop.send_receipt"],
+    max_attempts=5,
+    on_failure="shop.mark_unpaid",
+    concurrency=Concurrency(5, group="payment gateway"),
+)
 def charge(job: RunningJob[Charge]) -> Continuation:
     """Charge the card outside any transaction. The job's id is the idempotency key, so that a retry is safe."""
     order = _order(job.input.order_id)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from django_jobchains.declare.policies import AttemptPolicy
-from django_jobchains.processors import JobType, Processors
+from django_jobchains.processors import Concurrency, JobType, Processors
 
 pytestmark = pytest.mark.django_db
 
@@ -100,3 +100,18 @@ def test_required_blockers_are_in_their_declared_order_and_payload_types_have_na
     out = run("types", "shop.pay").out
     assert "waits for shop.ship, shop.charge, shop.ship" in out
     assert "Money → any JSON" in out
+
+
+def test_limits_have_their_sources(run, registry):
+    part = Processors(concurrency=Concurrency(3, group="gateway"))
+    part.register("limits.one", fair="tenant")(lambda job: None)
+    part.register("limits.two", concurrency=Concurrency(2, key=len))(lambda job: None)
+    registry.add(part)
+    one, two = settings_of(run, "limits.one"), settings_of(run, "limits.two")
+    assert one["concurrency"] == ({"limit": 3, "key": None, "group": "gateway"}, "slice")
+    assert one["fair"] == ("tenant", "processor")
+    assert two["concurrency"] == ({"limit": 2, "key": "len", "group": None}, "processor")
+    assert "fair" not in two
+    text = run("types", "limits.*").out
+    assert "3 in the group gateway" in text
+    assert "2 of each len" in text

@@ -103,6 +103,7 @@ def test_the_contracts_name_what_they_need() -> None:
 ROOT_NAMES = (
     "Backoff",
     "Batch",
+    "Concurrency",
     "Deduplicate",
     "FailJob",
     "FailedJob",

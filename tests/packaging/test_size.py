@@ -21,23 +21,23 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 #: makes one smaller lowers its budget.
 BUDGETS = {
     "worker": 5760,
-    "store": 4550,
+    "store": 5122,
     "admin": 3900,
     "cli": 1870,
     "telemetry": 1770,
     "children": 1720,
     "attempts": 1530,
     "notifications": 1790,
-    "declare": 1340,
+    "declare": 1545,
     "testing": 970,
     "records": 900,
     "chains": 670,
-    "models": 785,
+    "models": 837,
     "handlers": 560,
     "monitoring": 545,
     "db": 580,
     "text": 500,
-    "migrations": 560,
+    "migrations": 599,
     "payloads": 590,
     "management": 400,
     "middleware": 340,
@@ -58,9 +58,9 @@ BUDGETS = {
     "tasks_backend": 632,
     "schedules": 369,
 }
-MAX_CODE = 34_323
-MAX_LINES = 48_610
-MAX_FILES = 245
+MAX_CODE = 34_946
+MAX_LINES = 49_417
+MAX_FILES = 249
 MAX_LINES_OF_A_FILE = 700
 #: The number of private functions of up to three lines that only one function calls.
 MAX_SHORT_FUNCTIONS = 57

@@ -6,10 +6,11 @@ from operator import attrgetter
 from django_jobchains.store import get_store
 from django_jobchains.store.database import Part
 
-#: Methods for callers that have opened a transaction, and locked the rows.
+#: Methods for callers that have opened a transaction, and locked the rows, and parts of claims.
 INTERNAL = {
     "blockers.fail_waiting", "blockers.has_open_link", "blockers.link", "blockers.lock", "blockers.resolve",
-    "chains.cancel_jobs", "chains.erase", "jobs.create_and_commit", "keys.find", "keys.lock", "keys.mark",
+    "chains.cancel_jobs", "chains.erase", "jobs.claimed", "jobs.create_and_commit", "jobs.started", "keys.find",
+    "keys.lock", "keys.mark", "limits.claim_of", "limits.lock_groups",
     "last_jobs.lock_current", "last_jobs.lock_jobs", "last_jobs.lock_rows", "last_jobs.lock_unlocked",
     "schedules.due", "schedules.fired", "schedules.lock", "schedules.pause", "schedules.resume", "schedules.run",
 }  # fmt: skip

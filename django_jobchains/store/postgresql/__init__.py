@@ -4,9 +4,11 @@ from django_jobchains.store import Store
 from django_jobchains.store.deduplication import KeyRows
 from django_jobchains.store.postgresql.claim import SkipScan
 from django_jobchains.store.postgresql.dialect import PostgreSQLDatabase
+from django_jobchains.store.postgresql.limits import LimitScan
 
 
 class PostgreSQLStore(Store):
     database_class = PostgreSQLDatabase
     jobs_class = SkipScan
+    limits_class = LimitScan
     keys_class = KeyRows

@@ -72,11 +72,11 @@ class SkipScan(Jobs):
                 LIMIT %s
             )
             UPDATE {self.tables.job} AS job
-            SET {self._started("clock.now")},
+            SET {self.started("clock.now")},
                 leased_until = clock.now + (%s::jsonb ->> type_name)::float * interval '1 second'
             FROM {self.db.clock}
             WHERE job.id {self.db.any_of("SELECT id FROM due")} AND job.status || '' = 'pending'
-            RETURNING {self._claimed_columns}
+            RETURNING {self.claimed_columns}
         """
 
     @statement

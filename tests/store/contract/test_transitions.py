@@ -31,7 +31,8 @@ READERS = {
     "attempts.has_failed", "attempts.lock", "attempts.lock_all", "chains.contexts", "chains.ends", "chains.lifetimes",
     "jobs.next_due", "jobs.state_of", "jobs.types_of", "last_jobs.chains_of", "last_jobs.lock",
     "last_jobs.lock_chain_of",
-    "last_jobs.of_jobs", "last_jobs.read", "leases.check", "leases.expired", "queues.rules", "retention.find_ended",
+    "last_jobs.of_jobs", "last_jobs.read", "leases.check", "leases.expired", "limits.next_due",
+    "limits.without_keys", "queues.rules", "retention.find_ended",
     "stats.activity", "stats.counts_by_time", "stats.counts_by_type",
     "stats.failing_types", "stats.held_groups", "stats.pending_groups", "stats.time_ago",
     "stats.names", "workers.count", "workers.present",
@@ -45,7 +46,9 @@ NOT_OF_JOBS = {
 BESIDE_JOBS = {"deferred.defer", "logs.write"}
 #: Methods without rows in the table of transitions: the sweeper and deferred writes make transitions of other methods,
 #: and deleted jobs have no status.
-OTHERS = {"deferred.apply", "blockers.sweep", "chains.delete", "retention.prune"} | NOT_OF_JOBS | BESIDE_JOBS
+OTHERS = {
+    "deferred.apply", "blockers.sweep", "chains.delete", "retention.prune", "limits.set_keys",
+} | NOT_OF_JOBS | BESIDE_JOBS  # fmt: skip
 
 
 def allowed(move, source):

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from django_jobchains.processors import Backoff, Lease, Processors, RunningJob
+from django.db.models.functions import Now
+
+from django_jobchains.processors import Backoff, Concurrency, Lease, Processors, RunningJob
 from django_jobchains.records import RecordRun
 from tests.records.models import Upload
 from tests.shop.models import Effect
@@ -219,3 +221,19 @@ def tick(job: RunningJob[None]) -> None:
 
 for number in range(int(os.environ.get("SCHEDULES", "0"))):
     processors.schedule(f"s{number}", tick, every=1, on_missed="run_all")
+
+
+def hold_place(job: RunningJob[dict[str, Any]]) -> None:
+    """Write when the attempt starts and ends, by the clock of the database."""
+    for label in (f"start {job.attempt}", f"end {job.attempt}"):
+        effect = Effect.objects.create(job_id=job.id, label=label)
+        Effect.objects.filter(pk=effect.pk).update(created_at=Now())
+        if label.startswith("start"):
+            time.sleep(job.input["seconds"])
+
+
+for_key = processors.register("chaos.for_key", concurrency=Concurrency(2, key="key"))(hold_place)
+for_all = processors.register("chaos.for_all", concurrency=Concurrency(3), fair="key")(hold_place)
+_group = Concurrency(4, group="chaos.group")
+of_group = processors.register("chaos.of_group", concurrency=_group)(hold_place)
+also_of_group = processors.register("chaos.also_of_group", concurrency=_group)(hold_place)

@@ -1,0 +1,157 @@
+"""Limits of job types that hold for all workers together, and the keys that jobs are counted by."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from decimal import Decimal
+from hashlib import blake2b
+from operator import attrgetter, itemgetter
+from types import NoneType
+from typing import Annotated, Any, NamedTuple
+from uuid import UUID
+
+from django_jobchains.declare.policies import check_function
+from django_jobchains.exceptions import InvalidInput, RegistryError
+from django_jobchains.store.deduplication import KEY_LENGTH
+from django_jobchains.store.deduplication import TENANT_SEPARATOR as SEPARATOR
+from django_jobchains.text.errors import describe
+from django_jobchains.values import TYPE_NAME, Count, check_fields
+
+#: The largest value of the database's integers.
+MAX_LIMIT = 2**31 - 1
+#: The name of a field of the input, or a function of the input.
+LimitKey = str | Callable[[Any], Any]
+#: Inputs of these types have no fields.
+_WITHOUT_FIELDS = (NoneType, bool, int, float, str, bytes, UUID, Decimal)
+
+
+@dataclass(frozen=True)
+class Concurrency:
+    """The most jobs that may run at once, in all workers together.
+
+    ``key``: the name of a field of the input, or a function of it: the limit then holds for each of its values. It must
+    be a text, a number or a UUID. ``group``: all types with the same group share one limit.
+    """
+
+    limit: Annotated[int, Count(1, MAX_LIMIT)]
+    key: LimitKey | None = None
+    group: str | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.key is not None:
+            checked_key("key", self.key)
+        if self.group is not None and SEPARATOR in TYPE_NAME.check("group", self.group):
+            raise ValueError(f"group={self.group!r:.100} contains {SEPARATOR}.")
+
+
+def checked_key(argument: str, given: Any) -> LimitKey:
+    """Return a key of a limit. Raise ``TypeError`` unless it is the name of a field, or a plain function."""
+    if isinstance(given, str):
+        if not given.isidentifier():
+            raise ValueError(f"{argument}={given!r:.100} is not the name of a field.")
+        return given
+    check_function(argument, given, 1, "the input")
+    function: LimitKey = given
+    return function
+
+
+def checked_concurrency(given: Any) -> Concurrency:
+    if not isinstance(given, Concurrency):
+        raise TypeError(f"concurrency={given!r:.100} is not a Concurrency: pass Concurrency(limit, key=…, group=…).")
+    return given
+
+
+class LimitKeys(NamedTuple):
+    """What is stored with a job of a limited type.
+
+    All jobs of a type with the same ``turn`` are alike for every limit, and claims go round the turns. ``concurrency``:
+    by what its running jobs are counted, None if they are not.
+    """
+
+    turn: str
+    concurrency: str | None
+
+
+@dataclass(frozen=True)
+class TypeLimits:
+    """The limits of a job type. ``fair``: the key that its claims go round."""
+
+    concurrency: Concurrency | None
+    fair: LimitKey | None
+
+    @property
+    def slot_limit(self) -> int | None:
+        """How many of its jobs, or of each key or group, may run at once."""
+        return None if self.concurrency is None else self.concurrency.limit
+
+    def keys(self, type_name: str, input: Any) -> LimitKeys:
+        """Return the keys of a job with this input, as its handler receives it. Raises ``InvalidInput``."""
+        concurrency = None
+        if self.concurrency is not None:
+            concurrency = self.concurrency.group or type_name
+            if self.concurrency.key is not None:
+                concurrency += SEPARATOR + _value(f"The limit of {type_name!r}", self.concurrency.key, input)
+        fair = "" if self.fair is None else _value(f"fair= of {type_name!r}", self.fair, input)
+        # A hash has the same length for all keys, and lets a worker begin anywhere among them.
+        turn = blake2b(f"{concurrency}\0{fair}".encode(), digest_size=8).hexdigest()
+        return LimitKeys(turn, concurrency)
+
+    def keys_or_shared(self, type_name: str, decode: Callable[[], Any]) -> LimitKeys:
+        """Return the keys of a job that was stored without them. Inputs without a valid key share one."""
+        try:
+            return self.keys(type_name, decode())
+        except InvalidInput:
+            shared = self.concurrency and Concurrency(self.concurrency.limit, group=self.concurrency.group)
+            return TypeLimits(shared, None).keys(type_name, None)
+
+    def check_fields(self, annotation: Any) -> None:
+        """Raise ``RegistryError`` for a key that is not a field of the input."""
+        names = _field_names(annotation)
+        keys = self.fair, self.concurrency and self.concurrency.key
+        for key in keys:
+            if isinstance(key, str) and names is not None and key not in names:
+                known = f"It has {', '.join(names)}." if names else "It has no fields."
+                raise RegistryError(f"{key!r} is the key of a limit, but not a field of the input. {known}")
+
+
+def group_problems(limits: Iterable[tuple[str, TypeLimits]]) -> Iterator[str]:
+    """Describe types that share a group with an earlier one, but have another limit."""
+    first: dict[str, tuple[str, Concurrency]] = {}
+    for name, own in limits:
+        declared = own.concurrency
+        if declared is None or declared.group is None:
+            continue
+        other_name, other = first.setdefault(declared.group, (name, declared))
+        if other.limit != declared.limit:
+            yield (
+                f"{other_name!r} and {name!r} share the group {declared.group!r}, but have different limits: "
+                f"{other.limit} and {declared.limit}"
+            )
+
+
+def _field_names(annotation: Any) -> list[str] | None:
+    """Return the names of the fields of an input, or None if they are not declared."""
+    if annotation in _WITHOUT_FIELDS:
+        return []
+    if is_dataclass(annotation):
+        return [field.name for field in fields(annotation)]
+    declared: Any = getattr(annotation, "model_fields", None) or getattr(annotation, "_fields", None)
+    is_typed_dict = isinstance(annotation, type) and hasattr(annotation, "__required_keys__")
+    return list(declared or (annotation.__annotations__ if is_typed_dict else ())) or None
+
+
+def _value(what: str, key: LimitKey, input: Any) -> str:
+    """Return the value of a key as text. Raises ``InvalidInput``."""
+    try:
+        read = itemgetter if isinstance(input, Mapping) else attrgetter
+        value = key(input) if callable(key) else read(key)(input)
+    except Exception as error:
+        raise InvalidInput(f"{what} has no key for this input: {describe(error)}") from error
+    if not isinstance(value, str | int | float | Decimal | UUID) or isinstance(value, bool):
+        raise InvalidInput(f"{what} has the key {value!r:.100}, which is not a text, a number or a UUID.")
+    text = str(value)
+    if not 0 < len(text) <= KEY_LENGTH or not text.isprintable() or SEPARATOR in text:
+        raise InvalidInput(
+            f"{what} has the key {text!r:.100}: a key has 1 to {KEY_LENGTH} printable characters, and no {SEPARATOR}."
+        )
+    return text

@@ -1,0 +1,175 @@
+"""Running workers keep limits together, use places that become free at once, and take turns."""
+
+import threading
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from django_jobchains import chains
+from django_jobchains.models import Job
+from django_jobchains.processors import Batch, Concurrency, RunningJob
+from django_jobchains.testing import run_due_jobs
+from django_jobchains.worker.caretakers import Unblocker
+from tests.support.waiting import stays, until
+from tests.support.workers import completed
+
+OBSERVATION_SECONDS = 0.3
+
+
+class Held:
+    """A handler that waits until the gate is opened, and counts the attempts that run at once for each input."""
+
+    def __init__(self, opened):
+        self._opened = opened
+        self._lock = threading.Lock()
+        self.running = Counter()
+        self.peaks = Counter()
+
+    def __call__(self, job):
+        with self._lock:
+            self.running[job.input] += 1
+            self.peaks[job.input] = max(self.peaks[job.input], self.running[job.input])
+        try:
+            assert self._opened.wait(30), "The gate was not opened."
+        finally:
+            with self._lock:
+                self.running[job.input] -= 1
+
+    def until(self, **counts):
+        until(lambda: +self.running == Counter(counts), what=lambda: self.running)
+        assert stays(lambda: +self.running == Counter(counts), OBSERVATION_SECONDS), self.running
+
+
+@pytest.fixture
+def held(gate):
+    return Held(gate)
+
+
+def itself(value):
+    return value
+
+
+def length(value):
+    return len(value)
+
+
+def test_workers_keep_a_limit_together(processors, held, gate, start_worker):
+    sync = processors.register("limits.sync", concurrency=Concurrency(2, key=itself))(held)
+    for _ in range(2):
+        start_worker(slots=4)
+    chains.enqueue_many([sync.item(key) for key in "aaaaab"])
+    held.until(a=2, b=1)
+    gate.set()
+    until(lambda: completed() == 6)
+    assert held.peaks == Counter(a=2, b=1)
+
+
+def test_a_saturated_type_delays_no_other(processors, held, start_worker, gate):
+    sync = processors.register("limits.sync", concurrency=Concurrency(1, key=itself))(held)
+    quick = processors.register("limits.quick")(lambda job: None)
+    chains.enqueue_many([sync.item("a") for _ in range(5)])
+    start_worker(slots=3)
+    held.until(a=1)
+    quick.enqueue()
+    until(lambda: completed(type_name="limits.quick") == 1)
+    gate.set()
+    until(lambda: completed() == 6)
+
+
+@pytest.mark.parametrize("group", [None, "gateway"])
+def test_a_free_place_is_used_by_other_workers_at_once(processors, gate, start_worker, make_worker, group):
+    """Not after the poll interval, which is a minute."""
+    limit = Concurrency(1, group=group)
+    first = processors.register("limits.first", concurrency=limit)(lambda job: gate.wait(30))
+    second = processors.register("limits.second", concurrency=limit)(lambda job: None)
+    start_worker(slots=1, types=["limits.first"])
+    first.enqueue()
+    until(lambda: Job.objects.filter(status="running").exists())
+    start_worker(slots=1, types=["limits.second"] if group else ["limits.*"])
+    target = second if group else first
+    chain = target.enqueue()
+    assert stays(lambda: chain.refresh().status == "pending", OBSERVATION_SECONDS)
+    gate.set()
+    until(lambda: chain.refresh().status == "completed", 15)
+
+
+def test_a_failed_attempt_frees_its_place(processors, make_worker):
+    @processors.register("limits.sync", concurrency=Concurrency(1), max_attempts=1)
+    def sync(job: RunningJob[int]) -> None:
+        if job.input == 0:
+            raise ValueError
+
+    chains.enqueue_many([sync.item(number) for number in range(3)])
+    make_worker(slots=2).run_until_idle(20)
+    assert Counter(Job.objects.values_list("status", flat=True)) == {"failed": 1, "completed": 2}
+
+
+def test_claims_go_round_the_keys(processors, make_worker):
+    """One key has very many jobs, and others have few."""
+    order = []
+    sync = processors.register("limits.sync", fair=itself)(lambda job: order.append(job.input))
+    chains.enqueue_many([sync.item(0) for _ in range(600)])
+    chains.enqueue_many([sync.item(key) for key in range(1, 20) for _ in range(5)])
+    make_worker(slots=2).run_until_idle(60)
+    assert len(order) == 695
+    last = max(number for number, key in enumerate(order) if key)
+    assert last < 250
+
+
+def test_batches_keep_a_limit(processors, make_worker):
+    sizes = []
+
+    @processors.register("limits.batch", concurrency=Concurrency(3), batch_limit=10)
+    def sync(batch: Batch[int]) -> None:
+        sizes.append(len(batch))
+
+    chains.enqueue_many([sync.item(number) for number in range(7)])
+    make_worker(slots=4).run_until_idle(20)
+    assert sum(sizes) == 7
+    assert max(sizes) <= 3
+
+
+def test_jobs_from_before_a_limit_was_declared_run_within_it(processors, make_worker):
+    sync = processors.register("limits.sync", concurrency=Concurrency(1, key=length))(lambda job: None)
+    chains.enqueue_many([sync.item(key) for key in ("a", "bb", "bc")])
+    before = dict(Job.objects.values_list("id", "concurrency_key"))
+    Job.objects.update(limit_key=None, concurrency_key=None)
+    worker = make_worker()
+    Unblocker(worker.components.context, SimpleNamespace(is_first=True)).step()
+    assert dict(Job.objects.values_list("id", "concurrency_key")) == before
+    worker.run_until_idle(20)
+    assert completed() == 3
+
+
+def test_jobs_without_a_valid_key_share_one(processors, make_worker):
+    """They were enqueued before the limit was declared, so that nobody saw the error."""
+    sync = processors.register("limits.sync", concurrency=Concurrency(1, key=length))(lambda job: None)
+    sync.enqueue("a")
+    Job.objects.update(limit_key=None, concurrency_key=None, input=5)
+    worker = make_worker()
+    Unblocker(worker.components.context, SimpleNamespace(is_first=True)).step()
+    assert Job.objects.get().concurrency_key == "limits.sync"
+
+
+def test_limited_jobs_run_in_tests(processors):
+    sync = processors.register("limits.sync", concurrency=Concurrency(1))(lambda job: None)
+    chains.enqueue_many([sync.item(number) for number in range(3)])
+    run_due_jobs()
+    assert completed() == 3
+
+
+def test_a_worker_without_limited_types_sends_no_statement_about_limits(processors, make_worker, store, monkeypatch):
+    quick = processors.register("limits.quick")(lambda job: None)
+    worker = make_worker()
+    for name in ("claim", "next_due", "without_keys"):
+        monkeypatch.setattr(store.limits, name, None)
+    with CaptureQueriesContext(connection) as created:
+        chains.enqueue_many([quick.item() for _ in range(3)])
+        quick.enqueue()
+    Unblocker(worker.components.context, SimpleNamespace(is_first=True)).step()
+    worker.run_until_idle(20)
+    assert completed() == 4
+    assert "limit_key" not in str(created.captured_queries)

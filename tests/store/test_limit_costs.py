@@ -1,0 +1,110 @@
+"""The cost of a claim of limited types: one index probe for each key, however many jobs the keys have.
+
+It is measured as in ``test_flat``.
+"""
+
+import pytest
+from django.db import connection, transaction
+
+from django_jobchains.models import Job
+from django_jobchains.store import get_store
+from django_jobchains.store.limits import LimitedTypes, Rotation
+from tests.store.backlog import add, analyze
+from tests.support.jobs import LEASE_SECONDS, MAIL, SHIP, create
+from tests.support.plans import cost_of, plan_of, use_plans
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+KEYS = 1_000
+LIMIT = 2
+TYPES = LimitedTypes({SHIP: LEASE_SECONDS}, {SHIP: LIMIT})
+#: The cost that is allowed for each key that a claim passes, and for the statements.
+FOR_A_KEY = {"postgresql": 12, "sqlite": 250}
+FOR_THE_STATEMENTS = {"postgresql": 120, "sqlite": 3_000}
+
+
+def fill(jobs_of_a_key, *, is_saturated=True):
+    """Create keys with this many pending jobs, all at their limit except one, or all free."""
+    table = Job._meta.db_table
+    with connection.cursor() as cursor:
+        add(cursor, KEYS * jobs_of_a_key, SHIP, "pending", 0, "-1 hour")
+        add(cursor, KEYS * LIMIT * is_saturated, SHIP, "running", 0, "-1 hour")
+        key = f"'k' || (CAST(substr(deduplication_key, 5) AS integer) % {KEYS})"
+        cursor.execute(f"UPDATE {table} SET limit_key = {key}, concurrency_key = 'shop.ship ' || {key}")
+        cursor.execute(f"DELETE FROM {table} WHERE status = 'running' AND limit_key = 'k777'")
+        analyze(cursor)
+
+
+def costs(run):
+    """Return the cost of a call with each kind of plan."""
+    found = []
+    for mode in ("auto", "force_generic_plan") if connection.vendor == "postgresql" else ("auto",):
+        with transaction.atomic():
+            if connection.vendor == "postgresql":
+                use_plans(mode)
+            found.append(cost_of(lambda: run(get_store())))
+            transaction.set_rollback(True)
+    return found
+
+
+def claim(store, limit=10):
+    return store.limits.claim("worker", limit, TYPES, Rotation("k3"))
+
+
+def test_a_claim_among_saturated_keys_does_not_depend_on_their_backlogs():
+    vendor = connection.vendor
+    fill(2)
+    few = max(costs(lambda store: _assert_claims(store, 2)))
+    Job.objects.all().delete()
+    fill(20)
+    many = max(costs(lambda store: _assert_claims(store, LIMIT)))
+    assert many <= FOR_A_KEY[vendor] * KEYS + FOR_THE_STATEMENTS[vendor], many
+    # A larger index has another level, and the jobs of a key end on another page.
+    assert many <= 3 * few + FOR_THE_STATEMENTS[vendor], (few, many)
+
+
+def _assert_claims(store, count):
+    jobs = claim(store)
+    assert len(jobs) == count
+    assert set(Job.objects.filter(pk__in=[job.id for job in jobs]).values_list("limit_key", flat=True)) == {"k777"}
+
+
+def test_next_due_passes_saturated_keys_once():
+    fill(5)
+    found = costs(lambda store: store.limits.next_due(TYPES))
+    assert max(found) <= FOR_A_KEY[connection.vendor] * KEYS + FOR_THE_STATEMENTS[connection.vendor]
+
+
+def test_limited_jobs_of_other_types_cost_nothing():
+    vendor = connection.vendor
+    served = LimitedTypes({MAIL: LEASE_SECONDS}, {MAIL: LIMIT})
+
+    def run(store):
+        create(store, 1, MAIL, limit_key="a", concurrency_key="shop.mail a")
+        assert len(store.limits.claim("worker", 1, served, Rotation(""))) == 1
+
+    alone = max(costs(run))
+    fill(20, is_saturated=False)
+    assert max(costs(run)) <= alone + FOR_THE_STATEMENTS[vendor]
+
+
+def test_a_claim_with_free_places_reads_as_many_keys_as_it_claims():
+    fill(20, is_saturated=False)
+
+    def run(store):
+        assert len(claim(store)) == 10
+
+    assert max(costs(run)) <= FOR_THE_STATEMENTS[connection.vendor] * 5
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("mode", ["auto", "force_generic_plan"])
+def test_postgresql_does_not_compile_the_statements(mode):
+    """It compiles statements that it expects to be expensive, which takes a hundred times as long as these."""
+    fill(5)
+    store = get_store()
+    with transaction.atomic():
+        use_plans(mode)
+        for run in (lambda: claim(store), lambda: store.limits.next_due(TYPES)):
+            assert max(node["Total Cost"] for node in plan_of(run)) < 50_000
+        transaction.set_rollback(True)
