@@ -23,7 +23,7 @@ QUEUES = ["default"]
 #: The additional cost that is allowed for each statement with a backlog.
 FOR_THE_STATEMENT = {"postgresql": 60, "sqlite": 300}
 #: The additional cost that is allowed for each job: a level or two of each index.
-FOR_A_JOB = {"postgresql": 12, "sqlite": 50}
+FOR_A_JOB = {"postgresql": 14, "sqlite": 50}
 #: The divisor of the number of rows. SQLite writes them more slowly.
 SHARE = {"postgresql": 1, "sqlite": 5}
 
