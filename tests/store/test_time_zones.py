@@ -61,7 +61,7 @@ in_every_zone = pytest.mark.usefixtures("_in_zone")
 def test_what_is_due_does_not_depend_on_the_zone_and_returned_times_are_in_utc(store):
     start = database_now()
     in_nepal = start.astimezone(ZoneInfo("Asia/Kathmandu"))
-    [(first, created_at, _)] = store.jobs.create([new_job(run_at=in_nepal - timedelta(seconds=5))])
+    [(first, created_at, *_)] = store.jobs.create([new_job(run_at=in_nepal - timedelta(seconds=5))])
     create(store, run_at=in_nepal + timedelta(seconds=60))
     create(store, delay_seconds=60)
     [job] = claim(store)
