@@ -23,7 +23,7 @@ QUEUES = ["default"]
 #: The additional cost that is allowed for each statement with a backlog.
 FOR_THE_STATEMENT = {"postgresql": 60, "sqlite": 300}
 #: The additional cost that is allowed for each job: a level or two of each index.
-FOR_A_JOB = {"postgresql": 14, "sqlite": 50}
+FOR_A_JOB = {"postgresql": 12, "sqlite": 50}
 #: The divisor of the number of rows. SQLite writes them more slowly.
 SHARE = {"postgresql": 1, "sqlite": 5}
 
@@ -162,9 +162,12 @@ def _allowed(call):
 
 
 def _cost(call):
-    """Return the cost with a plan for the parameters or with PostgreSQL's generic plan, whichever is higher."""
+    """Return the cost with a plan for the parameters or with PostgreSQL's generic plan, whichever is higher.
+
+    Of two calls, the lower one counts: the first one may read the catalog, or clean up a page of an index.
+    """
     modes = ("auto", "force_generic_plan") if connection.vendor == "postgresql" else ("auto",)
-    return max(_cost_in(mode, call) for mode in modes)
+    return max(min(_cost_in(mode, call) for _ in range(2)) for mode in modes)
 
 
 def _cost_in(mode, call):
