@@ -27,8 +27,7 @@ from django_jobchains.records.declarations import RecordType
 from django_jobchains.store.on_failure import FailureType
 
 #: Adds the task of Django's framework with this type name to a registry, and returns its processor. Raises
-#: ``ProcessorNotFound`` and ``TaskNotImported``. Set by the backend, which this package does
-#: not import.
+#: ``ProcessorNotFound`` and ``TaskNotImported``. The module of the backend sets it when a project imports it.
 load_task: Callable[["Registry", str], Processor] | None = None
 
 

@@ -105,10 +105,10 @@ class QueueState(models.Model):
 
 
 class TaskName(models.Model):
-    """The type of a task of Django's framework that was enqueued before: workers find tasks that they do not know here.
+    """The job type of a task of Django's framework that has been enqueued. Workers find tasks by these names.
 
-    A name may have several rows. With a unique constraint, a transaction that enqueues a task for the first time would
-    make others wait that do the same, until it ends. See docs/decisions/0089-tasks-backend.md.
+    A name may have several rows. With a unique constraint, transactions that enqueue the same new task would wait for
+    each other. See docs/decisions/0089-tasks-backend.md.
     """
 
     name = models.CharField(_("name"), max_length=TYPE_NAME_LENGTH)

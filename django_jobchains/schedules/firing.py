@@ -27,8 +27,8 @@ from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import Event, ScheduleFailed, ScheduleFired, TicksDropped
 from django_jobchains.text.errors import describe
 
-#: The limit of schedules in one transaction. With several smaller ones, the chains of the first would run before the
-#: others are enqueued, and delay them.
+#: The limit of schedules in one transaction. With a lower limit, the chains of the first transaction would already run
+#: and delay the next transactions.
 BATCH_SIZE = 10_000
 #: The limit where nothing else can be written meanwhile.
 ONE_WRITER_BATCH_SIZE = 1_000

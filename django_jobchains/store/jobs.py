@@ -194,7 +194,7 @@ class Jobs(Part, ABC):
     def started(self, now: str) -> str:
         """SQL of the assignments of a claim at this time. They ask a job that has expired to stop, with no attempt.
 
-        The request has the time of the limit, by which jobs that have expired are told from others that are cancelled.
+        The time of this request is ``expires_at``. Other cancellations have the time at which they were requested.
         """
         is_expired = f"job.expires_at <= {now} AND job.attempt = 0"
         return f"""

@@ -59,7 +59,7 @@ _lock = Lock()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobchainsTask(Task):  # type: ignore[type-arg]
-    """A task with options of its own, which replace those of its backend: ``@task(max_attempts=5)``."""
+    """A task whose options replace those of its backend: ``@task(max_attempts=5)``."""
 
     max_attempts: float | None = None
     backoff: Backoff | BackoffFunction | timedelta | float | str | None = None

@@ -21,8 +21,8 @@ logger = getLogger("django_jobchains")
 
 #: The shortest time between two queries because of hints. On SQLite every commit is such a hint.
 HINT_SECONDS = 1.0
-#: How long the jobs of a task that cannot be imported here are left to other workers. Long enough for a deployment, in
-#: which an old worker meets tasks of the new version.
+#: How long the jobs of a task that cannot be imported here are left to other workers. During a deployment, workers of
+#: the old version cannot import tasks of the new one.
 GRACE_SECONDS = 300.0
 
 Serve = Callable[[str, AttemptPolicy], None]
