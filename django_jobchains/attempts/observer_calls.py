@@ -52,8 +52,10 @@ class ObserverCalls:
     def ended(self, outcome: Outcome) -> None:
         """Call the observer later, if an attempt that was written has ended its job."""
         observer = outcome.processor.observer if outcome.processor else None
+        if observer is None:
+            return
         status = _STATUSES.get(outcome.ending)
-        if observer is None or status is None or not observer.observes(status):
+        if status is None or not observer.observes(status):
             return
         row = outcome.finished or outcome.failed
         if row is None or getattr(row, "continuation", None):

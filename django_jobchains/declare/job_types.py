@@ -485,8 +485,9 @@ def create_chains(items: Sequence[Item[OutputT_co]], using: str | None = None) -
     """Create chains in the caller's transaction, in order, with a constant number of statements."""
     # The chains are not read. A deduplicated chain has its own input, which is read when it is needed.
     created: list[Chain[OutputT_co]] = []
-    for item, row in zip(items, create_first_jobs(items, using), strict=True):
-        chain: Chain[OutputT_co] = Chain.partly_known(get_store(using).using)
+    rows, alias = create_first_jobs(items, using), get_store(using).using
+    for item, row in zip(items, rows, strict=True):
+        chain: Chain[OutputT_co] = Chain.partly_known(alias)
         chain.id, chain.type_name, chain.created_at = row.id, item.type_name, row.created_at
         chain.job_type = item.job_type
         if row.is_deduplicated:

@@ -75,8 +75,8 @@ class CreatedJob(NamedTuple):
     created_at: datetime
     #: True if it existed already, or is the first with its key in a batch.
     is_deduplicated: bool = False
-    #: True if the values of this item replaced those of the chain that was found, or if this job is new and a later item
-    #: of the batch replaced its values.
+    #: True if the values of this item replaced those of the chain that was found, or if this job is new and an item
+    #: after it in the batch replaced its values.
     is_replaced: bool = False
 
 

@@ -58,8 +58,8 @@ BUDGETS = {
     "tasks_backend": 632,
     "schedules": 369,
 }
-MAX_CODE = 34_946
-MAX_LINES = 49_417
+MAX_CODE = 34_949
+MAX_LINES = 49_419
 MAX_FILES = 249
 MAX_LINES_OF_A_FILE = 700
 #: The number of private functions of up to three lines that only one function calls.
