@@ -30,7 +30,7 @@ nox.options.envdir = str(CACHE / "nox")
 nox.options.reuse_venv = "yes"
 nox.options.allow_parallel = True
 #: ``make test``. After the checks that take seconds, the longest first, so that none is left over at the end.
-nox.options.sessions = ["lint", "types", "newest", "oldest", "slow", "browser", "tasks(6.1)", "wheel"]
+nox.options.sessions = ["lint", "types", "docs", "newest", "oldest", "slow", "browser", "tasks(6.1)", "wheel"]
 
 #: The environment that nox is installed in: the project, its extras and the group ``dev``.
 PYTHON = sys.executable
@@ -132,6 +132,13 @@ def types(session: nox.Session) -> None:
     tests = ("tests/settings.py", "tests/support/wheel.py", "tests/mutations", "tests/packaging", "tests/typing")
     session.run(PYTHON, "-m", "mypy", "django_jobchains", "noxfile.py", *tests)
     session.run(PYTHON, "-m", "mypy", "--config-file", "tests/typing/example.ini", "example_project")
+
+
+@nox.session(venv_backend="none")
+def docs(session: nox.Session) -> None:
+    """Build the documentation site into .cache/docs. A warning, such as of a broken link, is an error."""
+    options = ("--builder", "dirhtml", "--fail-on-warning", "--keep-going", "--fresh-env", "--quiet")
+    session.run(PYTHON, "-m", "sphinx", *options, "docs", str(CACHE / "docs"))
 
 
 @nox.session(venv_backend="none")

@@ -261,11 +261,11 @@ class Processors(Generic[ContextT_contra]):
     def schedule(self, name: str, job_type: str | JobType[Any, Any], **options: Unpack[ScheduleOptions]) -> None:
         """Let workers enqueue a chain of this type at each tick of a schedule, exactly once.
 
-        Pass ``cron``, an expression such as "0 3 * * *" in the ``timezone`` (the project's by default), or ``every``, a
-        timedelta or at least one second. ``input``: of each chain. ``overlap``: what happens at a tick while the chain
-        of the previous one has not ended: "allow", "skip" the tick, or "queue" at most one chain until then.
-        ``on_missed``: of ticks at which no worker was running, "run_once" fires the latest, "skip" none, and "run_all"
-        the last ``max_catch_up`` (100). ``jitter``: the limit of a random delay of each chain. ``queue`` and
+        Pass ``cron``, an expression such as ``"0 3 * * *"`` in the ``timezone`` (the project's by default), or
+        ``every``, a timedelta or at least one second. ``input``: of each chain. ``overlap``: what happens at a tick
+        while the chain of the previous one has not ended: "allow", "skip" the tick, or "queue" at most one chain until
+        then. ``on_missed``: of ticks at which no worker was running, "run_once" fires the latest, "skip" none, and
+        "run_all" the last ``max_catch_up`` (100). ``jitter``: the limit of a random delay of each chain. ``queue`` and
         ``priority`` default to the processor's. The arguments are checked by Django's system checks, and when a worker
         starts.
         """

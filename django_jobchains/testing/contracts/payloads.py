@@ -36,11 +36,13 @@ TEXTS = ("", "naïve ✓ 😀", "line\nbreak", "x" * 1_000_000, *map(json.dumps,
 
 
 class PayloadCodecContract:
-    """The tests that every payload codec passes. Define how one is created::
+    """The tests that every payload codec passes.
 
-    class TestMine(PayloadCodecContract):
-        def make(self) -> PayloadCodec:
-            return MyCodec(key="…")
+    Define how one is created::
+
+        class TestMine(PayloadCodecContract):
+            def make(self) -> PayloadCodec:
+                return MyCodec(key="…")
     """
 
     #: Whether encoded texts are unreadable. False for one that only compresses, for example.
@@ -81,15 +83,17 @@ class PayloadCodecContract:
 
 
 class PayloadTypeContract:
-    """The tests that every ``PayloadType`` passes. Define how one is created, and examples of values::
+    """The tests that every ``PayloadType`` passes.
 
-    class TestMoneyType(PayloadTypeContract):
-        def make(self) -> PayloadType[Money]:
-            return MoneyType()
+    Define how one is created, and examples of values::
 
-        values = (Money(5, "EUR"), Money(0, "USD"))
-        invalid_values = ("5 EUR", None)
-        invalid_json = ({}, {"amount": "much"}, None)
+        class TestMoneyType(PayloadTypeContract):
+            def make(self) -> PayloadType[Money]:
+                return MoneyType()
+
+            values = (Money(5, "EUR"), Money(0, "USD"))
+            invalid_values = ("5 EUR", None)
+            invalid_json = ({}, {"amount": "much"}, None)
     """
 
     #: Values of the type.

@@ -38,9 +38,9 @@ sync_and_async = pytest.mark.parametrize("is_async", [False, True], ids=["sync",
 class PoolContract:
     """The tests that every pool of child processes passes. Define how one is created::
 
-    class TestMine(PoolContract):
-        def make(self) -> ChildPool:
-            return MyPool(max_workers=2, grace_seconds=0.5)
+        class TestMine(PoolContract):
+            def make(self) -> ChildPool:
+                return MyPool(max_workers=2, grace_seconds=0.5)
 
     It has room for two children, and a short grace.
     """
