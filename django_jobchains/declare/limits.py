@@ -96,10 +96,10 @@ class TypeLimits:
         turn = blake2b(f"{concurrency}\0{fair}".encode(), digest_size=8).hexdigest()
         return LimitKeys(turn, concurrency)
 
-    def keys_or_shared(self, type_name: str, decode: Callable[[], Any]) -> LimitKeys:
-        """Return the keys of a job that was stored without them. Inputs without a valid key share one."""
+    def keys_or_shared(self, type_name: str, decode: Callable[[str], Any], stored: str) -> LimitKeys:
+        """Return the keys of a job whose input was stored without them. Inputs without a valid key share one."""
         try:
-            return self.keys(type_name, decode())
+            return self.keys(type_name, decode(stored))
         except InvalidInput:
             shared = self.concurrency and Concurrency(self.concurrency.limit, group=self.concurrency.group)
             return TypeLimits(shared, None).keys(type_name, None)

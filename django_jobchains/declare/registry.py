@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -79,8 +80,11 @@ class Registry:
             return None
         target = self.find(name)
         handler = target.processor if target else None
-        queue, priority = (handler.queue, handler.priority) if handler else (None, None)
-        return FailureType(name, queue or get_settings().QUEUE, priority or 0)
+        if target is None or handler is None:
+            return FailureType(name, get_settings().QUEUE, 0)
+        limits = handler.limits
+        keys = None if limits is None else partial(limits.keys_or_shared, name, target.decode_input)
+        return FailureType(name, handler.queue or get_settings().QUEUE, handler.priority or 0, keys)
 
     def failure_problems(self) -> Iterator[str]:
         """Describe values of ``on_failure`` that cannot start a chain, or that lead back to the type that failed."""

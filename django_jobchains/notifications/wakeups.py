@@ -9,8 +9,10 @@ from contextlib import contextmanager
 from functools import partial
 from logging import getLogger
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
+
+from django.apps import apps
 
 from django_jobchains.db.connections import call_after_commit
 from django_jobchains.notifications import EVERY, chain_finished, job_scheduled, ownership_lost, publish_after_commit
@@ -53,6 +55,10 @@ def publish(using: str, effects: Effects, reported: Collection[UUID] = frozenset
     hints = {*map(chain_finished, chains), *map(ownership_lost, effects.stopped_jobs)}
     for name in effects.due_types:
         hints.add(job_scheduled(name, effects.due_counts.get(name)))
+    if effects.freed_types:
+        config: Any = apps.get_app_config("django_jobchains")  # It holds the project's registry.
+        sharing = config.registry.sharing_limits()
+        hints |= {job_scheduled(name) for freed in effects.freed_types for name in sharing.get(freed, ())}
     if hints:
         publish_after_commit(using, hints)
     if effects.failed_waiters:

@@ -80,6 +80,7 @@ class Chains(Part):
             is_cancelled = bool(rows[0][0])
             if last_job.status == "running":
                 effects.stopped_jobs.add(last_job.job_id)
+                effects.freed_types.add(last_job.type_name)
             if continuation:
                 continuation.is_cancelled = is_cancelled
                 self._jobs.create([continuation], effects)
@@ -180,7 +181,9 @@ class Chains(Part):
                 raise ChainReferenced([(self.db.id(chain_id), self.db.id(job_id)) for chain_id, job_id in references])
             self.erase(doomed)
         effects.finished_chains.update(last_jobs)
-        effects.stopped_jobs.update(last_job.job_id for last_job in last_jobs.values() if last_job.status == "running")
+        running = [last_job for last_job in last_jobs.values() if last_job.status == "running"]
+        effects.stopped_jobs.update(last_job.job_id for last_job in running)
+        effects.freed_types.update(last_job.type_name for last_job in running)
         return set(last_jobs)
 
     def erase(self, doomed: str) -> None:

@@ -1,6 +1,6 @@
 """The chains that ``on_failure`` enqueues in the transaction that marks a job as failed."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 from logging import getLogger
 from typing import Any, NamedTuple
@@ -18,7 +18,9 @@ from django_jobchains.text.errors import describe, log_error
 
 logger = getLogger("django_jobchains")
 
-_COLUMNS = "id uuid, type_name text, queue text, priority int, input text, context text"
+_COLUMNS = (
+    "id uuid, type_name text, queue text, priority int, input text, context text, limit_key text, concurrency_key text"
+)
 
 
 @dataclass(frozen=True)
@@ -39,11 +41,15 @@ class FailedJob:
 
 
 class FailureType(NamedTuple):
-    """The job type that ``on_failure`` names, with the queue and priority of its jobs."""
+    """The job type that ``on_failure`` names, with the queue and priority of its jobs.
+
+    ``keys``: returns the limit key and the concurrency key of a job with a stored input. None: the type has no limits.
+    """
 
     name: str
     queue: str
     priority: int
+    keys: Callable[[str], tuple[str, str | None]] | None = None
 
 
 class FailureChains(Part):
@@ -66,7 +72,9 @@ class FailureChains(Part):
         id_, chain_id, type_name, attempt, error, stored, context = row
         job_id = self.db.id(id_)
         failed = FailedJob(self.db.id(chain_id), job_id, type_name, attempt, error or "", stored)
-        return (new_id().hex, *wanted[job_id], _encoded(failed), context)
+        target, encoded = wanted[job_id], _encoded(failed)
+        keys = target.keys(encoded) if target.keys else (None, None)
+        return (new_id().hex, *target[:3], encoded, context, *keys)
 
     @statement
     def _read(self) -> str:
@@ -81,9 +89,11 @@ class FailureChains(Part):
         """Insert the chains. They inherit the context, such as the tenant or the actor, of the failed jobs."""
         return f"""
             INSERT INTO {self.tables.job} (id, chain_id, chain_index, chain_type_name, type_name, queue, priority,
-                run_at, input, status, attempt, lease_number, context, crashes, created_at)
+                run_at, input, status, attempt, lease_number, context, crashes, created_at, limit_key,
+                concurrency_key)
             SELECT d.id, d.id, 0, d.type_name, d.type_name, d.queue, d.priority, clock.now, d.input{self.db.json_cast},
-                'pending', 0, 0, d.context{self.db.json_cast}, 0, clock.now
+                'pending', 0, 0, d.context{self.db.json_cast}, 0, clock.now,
+                d.limit_key, d.concurrency_key
             FROM {self.db.rows(_COLUMNS)} CROSS JOIN {self.db.clock} WHERE true RETURNING id
         """
 

@@ -6,7 +6,6 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from logging import getLogger
 from typing import Any
 from uuid import UUID
@@ -58,8 +57,6 @@ class Reaper(PeriodicTask):
         self._context = context
         self._store = context.store
         self._known = known
-        #: By type, the types whose jobs may take the place of one that is no longer running.
-        self._sharing = options.registry.sharing_limits()
         #: For types that this worker does not know.
         self._backoff = resolve().backoff
         self.seconds: float = context.settings.REAP_SECONDS
@@ -77,8 +74,7 @@ class Reaper(PeriodicTask):
             )
             self._applied = self._store.deferred.apply(REAP_LIMIT, self._applied or 0, effects)
             effects.stopped_jobs.update(job.id for job in reaped)  # Their workers may only be slow.
-            for job in reaped:
-                effects.add_scheduled(self._sharing.get(job.type_name, ()))
+            effects.freed_types.update(job.type_name for job in reaped)
         for job in reaped:
             report(JobReaped(self._context.worker, *job))
         if effects.finished_chains and self._context.options.has_tasks:
@@ -278,7 +274,7 @@ class Unblocker(PeriodicTask):
         for job_id, name, stored in found:
             part = limited[name]
             if part.limits is not None:
-                rows.append((job_id, *part.limits.keys_or_shared(name, partial(part.job_type.decode_input, stored))))
+                rows.append((job_id, *part.limits.keys_or_shared(name, part.job_type.decode_input, stored)))
         if rows:
             with announced(self._store) as effects:
                 effects.add_scheduled(self._store.limits.set_keys(rows))

@@ -96,6 +96,44 @@ def test_a_free_place_is_used_by_other_workers_at_once(processors, gate, start_w
     until(lambda: chain.refresh().status == "completed", 15)
 
 
+def complete(chain):
+    with chains.current_job(chain) as current:
+        current.finish()
+
+
+@pytest.mark.parametrize("take", [complete, chains.delete])
+def test_the_place_of_a_job_that_is_taken_from_its_handler_is_used_at_once(processors, gate, start_worker, take):
+    limit = Concurrency(1, group="gateway")
+    first = processors.register("limits.first", concurrency=limit)(lambda job: gate.wait(30))
+    second = processors.register("limits.second", concurrency=limit)(lambda job: None)
+    start_worker(slots=1, types=["limits.first"])
+    held = first.enqueue()
+    until(lambda: Job.objects.filter(status="running").exists())
+    start_worker(slots=1, types=["limits.second"])
+    chain = second.enqueue()
+    assert stays(lambda: chain.refresh().status == "pending", OBSERVATION_SECONDS)
+    take(held)
+    until(lambda: chain.refresh().status == "completed", 15)
+
+
+def test_chains_of_on_failure_get_their_keys_at_once(processors, make_worker):
+    fails = processors.register("limits.fails", on_failure="limits.alert", max_attempts=1)(lambda job: 1 / 0)
+    processors.register("limits.alert", concurrency=Concurrency(1, key="type_name"))(lambda job: None)
+    fails.enqueue()
+    make_worker().run_until_idle(20)
+    alert = Job.objects.get(type_name="limits.alert")
+    assert (alert.status, alert.concurrency_key) == ("completed", "limits.alert␟limits.fails")
+
+
+def test_a_failure_is_recorded_also_if_its_chain_has_no_valid_key(processors, make_worker):
+    fails = processors.register("limits.fails", on_failure="limits.alert", max_attempts=1)(lambda job: 1 / 0)
+    processors.register("limits.alert", concurrency=Concurrency(1, key="nothing"))(lambda job: None)
+    fails.enqueue()
+    make_worker().run_until_idle(20)
+    alert = Job.objects.get(type_name="limits.alert")
+    assert (alert.status, alert.concurrency_key) == ("completed", "limits.alert")
+
+
 def test_a_failed_attempt_frees_its_place(processors, make_worker):
     @processors.register("limits.sync", concurrency=Concurrency(1), max_attempts=1)
     def sync(job: RunningJob[int]) -> None:
