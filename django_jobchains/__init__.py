@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from django_jobchains import chains, schedules
     from django_jobchains.declare.job_types import JobType
-    from django_jobchains.declare.limits import Concurrency
+    from django_jobchains.declare.limits import Concurrency, Rate
     from django_jobchains.declare.policies import Backoff, Lease, Retention
     from django_jobchains.declare.slices import Processors
     from django_jobchains.exceptions import FailJob, RescheduleJob
@@ -31,6 +31,7 @@ __all__ = (
     "JobType",
     "Lease",
     "Processors",
+    "Rate",
     "RescheduleJob",
     "Retention",
     "RunningJob",

@@ -5,7 +5,7 @@ The modules are imported when the apps are ready. The registry is ``apps.get_app
 """
 
 from django_jobchains.declare.job_types import Item, JobType, Processor
-from django_jobchains.declare.limits import Concurrency
+from django_jobchains.declare.limits import Concurrency, Rate
 from django_jobchains.declare.policies import Backoff, BackoffFunction, Lease, Retention
 from django_jobchains.declare.registry import Registry, get_registry
 from django_jobchains.declare.slices import Processors
@@ -34,6 +34,7 @@ __all__ = (
     "PayloadType",
     "Processor",
     "Processors",
+    "Rate",
     "Registry",
     "RescheduleJob",
     "Retention",

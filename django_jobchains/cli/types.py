@@ -113,7 +113,7 @@ def _settings(processor: Processor, part: Processors) -> Iterator[tuple[str, Set
         yield "retry_if", Setting(_name(function), _source("retry_if", function, part))
     if target := processor.on_failure:
         yield "on_failure", Setting(target, _source("on_failure", target, part))
-    for name in ("concurrency", "fair"):
+    for name in ("concurrency", "rate", "fair"):
         if limit := _setting(name, getattr(processor.limits, name, None), part):
             yield name, limit
 
@@ -240,8 +240,11 @@ def _in_words(name: str, value: Any) -> str:
         return f"{value['seconds']:g} s"
     if isinstance(value, dict) and value.keys() == {field.name for field in fields(Retention)}:
         return _retention(Retention(**value))
-    if name == "concurrency":
+    if name in ("concurrency", "rate"):
+        window = f"per {value['per']:g} s" if name == "rate" else ""
         words = (
+            window,
+            f"burst {value['burst']}" if value.get("burst", 1) > 1 else "",
             f"of each {value['key']}" if value["key"] else "",
             f"in the group {value['group']}" if value["group"] else "",
         )

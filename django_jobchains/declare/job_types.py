@@ -264,9 +264,9 @@ class JobType(HasTypes[InputT, OutputT_co]):
         else:
             PRIORITY.check("priority", priority)
         encoded = self.input_codec.encode(input, InvalidInput)
-        limit_key = concurrency_key = None
+        limit_key = concurrency_key = rate_key = None
         if handler is not None and handler.limits is not None:
-            limit_key, concurrency_key = handler.limits.keys(self.name, self.decode_input(encoded))
+            limit_key, concurrency_key, rate_key = handler.limits.keys(self.name, self.decode_input(encoded))
         return kind(
             id=id_,
             chain_id=id_,
@@ -289,6 +289,7 @@ class JobType(HasTypes[InputT, OutputT_co]):
             is_task=self.is_task,
             limit_key=limit_key,
             concurrency_key=concurrency_key,
+            rate_key=rate_key,
         )
 
     def _checked_blockers(self, given: Any) -> tuple[UUID, ...]:

@@ -1,9 +1,11 @@
 """Limits of job types that hold for all workers together, and the keys that jobs are counted by."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
+from datetime import timedelta
 from decimal import Decimal
 from hashlib import blake2b
+from math import ceil
 from operator import attrgetter, itemgetter
 from types import NoneType
 from typing import Annotated, Any, NamedTuple
@@ -13,8 +15,9 @@ from django_jobchains.declare.policies import check_function
 from django_jobchains.exceptions import InvalidInput, RegistryError
 from django_jobchains.store.deduplication import KEY_LENGTH
 from django_jobchains.store.deduplication import TENANT_SEPARATOR as SEPARATOR
+from django_jobchains.store.limits import StartRate
 from django_jobchains.text.errors import describe
-from django_jobchains.values import TYPE_NAME, Count, check_fields
+from django_jobchains.values import MAX_SECONDS, TYPE_NAME, Count, Duration, check_fields
 
 #: The largest value of the database's integers.
 MAX_LIMIT = 2**31 - 1
@@ -37,11 +40,49 @@ class Concurrency:
     group: str | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        if self.key is not None:
-            checked_key("key", self.key)
-        if self.group is not None and SEPARATOR in TYPE_NAME.check("group", self.group):
-            raise ValueError(f"group={self.group!r:.100} contains {SEPARATOR}.")
+        _check(self)
+
+    def __str__(self) -> str:
+        return str(self.limit)
+
+
+@dataclass(frozen=True)
+class Rate:
+    """The most jobs that may start in each ``per``, a timedelta or seconds, in all workers together.
+
+    Starts are ``per / limit`` apart. ``burst``: up to this many may start at once after a pause; a window of ``per``
+    may then have ``limit + burst - 1`` starts. Each attempt is a start. ``key`` and ``group`` are those of
+    ``Concurrency``.
+    """
+
+    limit: Annotated[int, Count(1, MAX_LIMIT)]
+    per: Annotated[timedelta | float, Duration()]
+    burst: Annotated[int, Count(1, MAX_LIMIT)] = 1
+    key: LimitKey | None = None
+    group: str | None = None
+
+    def __post_init__(self) -> None:
+        _check(self)
+        if self.start_rate.microseconds * self.burst > MAX_SECONDS * 1e6:
+            raise ValueError(f"burst={self.burst}: it takes longer than a thousand years until so many may start.")
+
+    def __str__(self) -> str:
+        burst = f", burst {self.burst}" if self.burst > 1 else ""
+        return f"{self.limit} per {float(self.per):g} s{burst}"  # type: ignore[arg-type]
+
+    @property
+    def start_rate(self) -> StartRate:
+        # Rounded up, so that the sum of the intervals is not shorter than the window.
+        return StartRate(ceil(float(self.per) * 1e6 / self.limit), self.burst)  # type: ignore[arg-type]
+
+
+def _check(limit: Concurrency | Rate) -> None:
+    """Raise ``TypeError`` or ``ValueError`` for invalid fields."""
+    check_fields(limit)
+    if limit.key is not None:
+        checked_key("key", limit.key)
+    if limit.group is not None and SEPARATOR in TYPE_NAME.check("group", limit.group):
+        raise ValueError(f"group={limit.group!r:.100} contains {SEPARATOR}.")
 
 
 def checked_key(argument: str, given: Any) -> LimitKey:
@@ -61,15 +102,22 @@ def checked_concurrency(given: Any) -> Concurrency:
     return given
 
 
+def checked_rate(given: Any) -> Rate:
+    if not isinstance(given, Rate):
+        raise TypeError(f"rate={given!r:.100} is not a Rate: pass Rate(limit, per, burst=…, key=…, group=…).")
+    return given
+
+
 class LimitKeys(NamedTuple):
     """What is stored with a job of a limited type.
 
     All jobs of a type with the same ``turn`` are alike for every limit, and claims go round the turns. ``concurrency``:
-    by what its running jobs are counted, None if they are not.
+    by what its running jobs are counted, None if they are not. ``rate``: by what its starts are counted.
     """
 
     turn: str
     concurrency: str | None
+    rate: str | None
 
 
 @dataclass(frozen=True)
@@ -77,6 +125,7 @@ class TypeLimits:
     """The limits of a job type. ``fair``: the key that its claims go round."""
 
     concurrency: Concurrency | None
+    rate: Rate | None
     fair: LimitKey | None
 
     @property
@@ -84,31 +133,32 @@ class TypeLimits:
         """How many of its jobs, or of each key or group, may run at once."""
         return None if self.concurrency is None else self.concurrency.limit
 
+    @property
+    def start_rate(self) -> StartRate | None:
+        """How fast its jobs, or those of each key or group, may start."""
+        return None if self.rate is None else self.rate.start_rate
+
     def keys(self, type_name: str, input: Any) -> LimitKeys:
         """Return the keys of a job with this input, as its handler receives it. Raises ``InvalidInput``."""
-        concurrency = None
-        if self.concurrency is not None:
-            concurrency = self.concurrency.group or type_name
-            if self.concurrency.key is not None:
-                concurrency += SEPARATOR + _value(f"The limit of {type_name!r}", self.concurrency.key, input)
+        concurrency = _counted_by(self.concurrency, type_name, input)
+        rate = _counted_by(self.rate, type_name, input)
         fair = "" if self.fair is None else _value(f"fair= of {type_name!r}", self.fair, input)
         # A hash has the same length for all keys, and lets a worker begin anywhere among them.
-        turn = blake2b(f"{concurrency}\0{fair}".encode(), digest_size=8).hexdigest()
-        return LimitKeys(turn, concurrency)
+        turn = blake2b(f"{concurrency}\0{rate}\0{fair}".encode(), digest_size=8).hexdigest()
+        return LimitKeys(turn, concurrency, rate)
 
     def keys_or_shared(self, type_name: str, decode: Callable[[str], Any], stored: str) -> LimitKeys:
         """Return the keys of a job whose input was stored without them. Inputs without a valid key share one."""
         try:
             return self.keys(type_name, decode(stored))
         except InvalidInput:
-            shared = self.concurrency and Concurrency(self.concurrency.limit, group=self.concurrency.group)
-            return TypeLimits(shared, None).keys(type_name, None)
+            concurrency = self.concurrency and replace(self.concurrency, key=None)
+            return TypeLimits(concurrency, self.rate and replace(self.rate, key=None), None).keys(type_name, None)
 
     def check_fields(self, annotation: Any) -> None:
         """Raise ``RegistryError`` for a key that is not a field of the input."""
         names = _field_names(annotation)
-        keys = self.fair, self.concurrency and self.concurrency.key
-        for key in keys:
+        for key in (self.fair, *(limit.key for limit in (self.concurrency, self.rate) if limit)):
             if isinstance(key, str) and names is not None and key not in names:
                 known = f"It has {', '.join(names)}." if names else "It has no fields."
                 raise RegistryError(f"{key!r} is the key of a limit, but not a field of the input. {known}")
@@ -116,17 +166,28 @@ class TypeLimits:
 
 def group_problems(limits: Iterable[tuple[str, TypeLimits]]) -> Iterator[str]:
     """Describe types that share a group with an earlier one, but have another limit."""
-    first: dict[str, tuple[str, Concurrency]] = {}
+    first: dict[tuple[type, str], tuple[str, Concurrency | Rate]] = {}
     for name, own in limits:
-        declared = own.concurrency
-        if declared is None or declared.group is None:
-            continue
-        other_name, other = first.setdefault(declared.group, (name, declared))
-        if other.limit != declared.limit:
-            yield (
-                f"{other_name!r} and {name!r} share the group {declared.group!r}, but have different limits: "
-                f"{other.limit} and {declared.limit}"
-            )
+        for declared in (own.concurrency, own.rate):
+            if declared is None or declared.group is None:
+                continue
+            other_name, other = first.setdefault((type(declared), declared.group), (name, declared))
+            if replace(other, key=declared.key) != declared:
+                kind = "limits" if isinstance(declared, Concurrency) else "rates"
+                yield (
+                    f"{other_name!r} and {name!r} share the group {declared.group!r}, but have different {kind}: "
+                    f"{other} and {declared}"
+                )
+
+
+def _counted_by(limit: Concurrency | Rate | None, type_name: str, input: Any) -> str | None:
+    """Return what a job is counted by: the name of the group or type, and the value of the key."""
+    if limit is None:
+        return None
+    name = limit.group or type_name
+    if limit.key is None:
+        return name
+    return name + SEPARATOR + _value(f"The {type(limit).__name__.lower()} of {type_name!r}", limit.key, input)
 
 
 def _field_names(annotation: Any) -> list[str] | None:

@@ -21,7 +21,15 @@ from django_jobchains.declare.job_types import (
     first_annotation,
     name_of,
 )
-from django_jobchains.declare.limits import Concurrency, LimitKey, TypeLimits, checked_concurrency, checked_key
+from django_jobchains.declare.limits import (
+    Concurrency,
+    LimitKey,
+    Rate,
+    TypeLimits,
+    checked_concurrency,
+    checked_key,
+    checked_rate,
+)
 from django_jobchains.declare.policies import (
     Backoff,
     BackoffFunction,
@@ -79,6 +87,7 @@ class ProcessorOptions(TypedDict, total=False):
     queue: str | None
     priority: int | None
     concurrency: Concurrency | None
+    rate: Rate | None
     fair: LimitKey | None
 
 
@@ -186,9 +195,10 @@ class Processors(Generic[ContextT_contra]):
         which is None after a crash, that returns seconds. ``max_attempts`` and ``timeout`` may be ``math.inf``.
         ``fail_on`` (exception classes) and ``retry_if`` decide which errors end the job at once. ``on_failure``: the
         type of the chain that is enqueued when a job fails, with a ``FailedJob`` as its input. ``concurrency``: how
-        many of its jobs may run at once in all workers together. ``fair``: a field of the input, or a function of it:
-        jobs are claimed in turn for each of its values. Arguments that are left out or None default to the slice's.
-        Raises ``InvalidDeclaration``, which names the type, and ``DuplicateJobType``.
+        many of its jobs may run at once in all workers together. ``rate``: how many may start in a length of time.
+        ``fair``: a field of the input, or a function of it: jobs are claimed in turn for each of its values. Arguments
+        that are left out or None default to the slice's. Raises ``InvalidDeclaration``, which names the type, and
+        ``DuplicateJobType``.
         """
         check_options("register", options, RegisterOptions)
         if not isinstance(name, JobType):
@@ -278,13 +288,13 @@ class Processors(Generic[ContextT_contra]):
         values = {**self.defaults, **own}
         if "on_failure" not in own and values.get("on_failure") == name:
             del values["on_failure"]
-        concurrency, fair = values.get("concurrency"), values.get("fair")
+        limits = [values.get(option) for option in ("concurrency", "rate", "fair")]
         return {
             "mode": values.get("mode", "staged"),
             "policies": (policy, self.policy),
             "retry": RetryRule(values.get("fail_on", ()), values.get("retry_if")),
             **{name: values.get(name) for name in ("queue", "priority", "batch_limit", "on_failure")},
-            "limits": TypeLimits(concurrency, fair) if concurrency or fair else None,
+            "limits": TypeLimits(*limits) if any(limits) else None,
             "middleware": self.middleware,
         }
 
@@ -321,6 +331,7 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "retry_if": lambda given: RetryRule(retry_if=given).retry_if,
     "on_failure": lambda given: TYPE_NAME.check("on_failure", name_of(given)),
     "concurrency": checked_concurrency,
+    "rate": checked_rate,
     "fair": partial(checked_key, "fair"),
 }
 

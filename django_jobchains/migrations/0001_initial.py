@@ -118,6 +118,7 @@ class Migration(migrations.Migration):
                 ("expires_at", models.DateTimeField(null=True, verbose_name="expires at")),
                 ("limit_key", models.CharField(editable=False, max_length=16, null=True)),
                 ("concurrency_key", models.TextField(null=True, verbose_name="concurrency key")),
+                ("rate_key", models.TextField(null=True, verbose_name="rate key")),
             ],
             options={
                 "verbose_name": "job",
@@ -533,6 +534,19 @@ class Migration(migrations.Migration):
             options={
                 "default_permissions": (),
                 "indexes": [models.Index(fields=["used_at"], name="jobchains_key_used")],
+                "base_manager_name": "objects",
+            },
+        ),
+        migrations.CreateModel(
+            name="RateState",
+            fields=[
+                ("key", models.TextField(primary_key=True, serialize=False)),
+                ("full_at", models.BigIntegerField()),
+                ("started_at", models.BigIntegerField()),
+                ("interval_microseconds", models.BigIntegerField()),
+            ],
+            options={
+                "default_permissions": (),
                 "base_manager_name": "objects",
             },
         ),

@@ -18,6 +18,7 @@ from django_jobchains.models.jobs import (
     JobBlocker,
     JobQuerySet,
     KeyLock,
+    RateState,
 )
 from django_jobchains.models.schedules import Schedule, ScheduleQuerySet
 from django_jobchains.models.workers import AttemptCount, QueueState, TaskName, WorkerPresence
@@ -40,6 +41,7 @@ __all__ = (
     "KeyLock",
     "LogLine",
     "QueueState",
+    "RateState",
     "Schedule",
     "ScheduleQuerySet",
     "TaskName",

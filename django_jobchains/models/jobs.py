@@ -149,6 +149,8 @@ class Job(ChainPart, models.Model):
     limit_key = models.CharField(max_length=16, null=True, editable=False)  # noqa: DJ001
     #: What it is counted by while it runs: the name of the type or group, and the key. NULL if it is not counted.
     concurrency_key = models.TextField(_("concurrency key"), null=True)  # noqa: DJ001
+    #: What its starts are counted by, in the same form. NULL if they are not counted.
+    rate_key = models.TextField(_("rate key"), null=True)  # noqa: DJ001
 
     objects = JobQuerySet.as_manager()
 
@@ -558,6 +560,30 @@ class KeyLock(models.Model):
 
     def __str__(self) -> str:
         return str(self.id)
+
+
+class RateState(models.Model):
+    """When jobs with a rate key may start again. Without a row, as many may start at once as the rate allows.
+
+    Times are microseconds since 1970 by the database's clock. See docs/decisions/0102-rates.md.
+    """
+
+    key = models.TextField(primary_key=True)
+    #: When the key will have had a pause long enough for a full burst, unless more jobs start: each start adds the
+    #: interval of the rate.
+    full_at = models.BigIntegerField()
+    #: When jobs last started, and the interval of the rate then.
+    started_at = models.BigIntegerField()
+    interval_microseconds = models.BigIntegerField()
+
+    objects = JobTablesQuerySet.as_manager()
+
+    class Meta:
+        base_manager_name = "objects"
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return self.key
 
 
 class ShownStatus(models.TextChoices):

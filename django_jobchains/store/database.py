@@ -38,6 +38,7 @@ class Tables:
     schedule: str = '"django_jobchains_schedule"'
     attempt_count: str = '"django_jobchains_attemptcount"'
     key_lock: str = '"django_jobchains_keylock"'
+    rate_state: str = '"django_jobchains_ratestate"'
     task_name: str = '"django_jobchains_taskname"'
 
 

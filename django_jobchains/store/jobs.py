@@ -32,7 +32,7 @@ _SHARED_COLUMNS = (
     "key_seconds float, schedule_name text, scheduled_for timestamptz"
 )
 #: Shared columns that only statements about jobs that expire, or whose types are limited, have.
-_LIMIT_COLUMNS = "expires_at timestamptz, expires_seconds float, limit_key text, concurrency_key text"
+_LIMIT_COLUMNS = "expires_at timestamptz, expires_seconds float, limit_key text, concurrency_key text, rate_key text"
 _COLUMNS = f"{_OWN_COLUMNS}, {_SHARED_COLUMNS}".replace("input jsonb", "input text")
 _NAMES = [column.split()[0] for column in _COLUMNS.split(", ")]
 _SHARED_NAMES = [column.split()[0] for column in _SHARED_COLUMNS.split(", ")]
@@ -43,7 +43,7 @@ _TIMES = ("run_at", "scheduled_for", "expires_at")
 #: Values of existing jobs to replace. Without an input, the input, the context and the keys of limits are kept.
 _REPLACED = (
     "job_id uuid, input text, context text, is_moved boolean, run_at timestamptz, delay_seconds float, "
-    "expires_at timestamptz, expires_seconds float, limit_key text, concurrency_key text"
+    "expires_at timestamptz, expires_seconds float, limit_key text, concurrency_key text, rate_key text"
 )
 #: Columns that keep their default, 0 or NULL, in most jobs.
 _RARE = (
@@ -57,6 +57,7 @@ _RARE = (
     "expires_seconds",
     "limit_key",
     "concurrency_key",
+    "rate_key",
 )
 #: The job of a row with one of these keys may not be due yet.
 _NOT_YET = {"run_at", "delay_seconds", "status"}
@@ -276,12 +277,12 @@ class Jobs(Part, ABC):
             rows = self.db.arrays(_OWN_COLUMNS, _SHARED_COLUMNS + more)
         run_at = self.db.latest("d.run_at", self.db.after("clock.now", "COALESCE(d.delay_seconds, 0)"))
         expires_at = f"COALESCE(d.expires_at, {self.db.after(run_at, 'd.expires_seconds')})"
-        limits = f", {expires_at}, d.limit_key, d.concurrency_key" if has_limit else ""
+        limits = f", {expires_at}, d.limit_key, d.concurrency_key, d.rate_key" if has_limit else ""
         insert = f"""
             INSERT INTO {self.tables.job} (id, chain_id, chain_index, chain_type_name, type_name, queue, priority,
                 run_at, max_attempts, input, status, deduplication_key, on_blocker_failure, finished_at, attempt,
                 lease_number, context, crashes, created_at, deduplicates_until, schedule_name, scheduled_for
-                {", expires_at, limit_key, concurrency_key" if has_limit else ""})
+                {", expires_at, limit_key, concurrency_key, rate_key" if has_limit else ""})
             SELECT d.id, COALESCE(d.chain_id, d.id), COALESCE(d.chain_index, 0),
                 COALESCE(d.chain_type_name, d.type_name), d.type_name, d.queue, COALESCE(d.priority, 0),
                 {run_at}, d.max_attempts, d.input{self.db.json_cast}, COALESCE(d.status, 'pending'),
@@ -343,7 +344,7 @@ class Jobs(Part, ABC):
                 if "input" in replace:
                     row["input"] = encode_json(job.input)
                     row["context"] = job.context and encode_json(job.context)
-                    row |= {"limit_key": job.limit_key, "concurrency_key": job.concurrency_key}
+                    row |= {name: getattr(job, name) for name in ("limit_key", "concurrency_key", "rate_key")}
                 if "run_at" in replace:
                     row |= {"is_moved": True, "delay_seconds": job.delay_seconds or 0}
                     row["run_at"] = job.run_at and self.db.time_text(job.run_at)
@@ -377,6 +378,7 @@ class Jobs(Part, ABC):
                 context = CASE WHEN d.input IS NULL THEN job.context ELSE d.context{self.db.json_cast} END,
                 limit_key = CASE WHEN d.input IS NULL THEN job.limit_key ELSE d.limit_key END,
                 concurrency_key = CASE WHEN d.input IS NULL THEN job.concurrency_key ELSE d.concurrency_key END,
+                rate_key = CASE WHEN d.input IS NULL THEN job.rate_key ELSE d.rate_key END,
                 run_at = CASE WHEN d.is_moved THEN {self.db.planned} ELSE job.run_at END,
                 expires_at = CASE WHEN d.is_moved IS NULL THEN job.expires_at
                     WHEN d.expires_seconds IS NULL THEN d.expires_at

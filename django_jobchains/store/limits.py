@@ -10,6 +10,7 @@ import json
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -23,7 +24,8 @@ MAX_GROUPS = 64
 #: How many times its even share of the claimed jobs one group may take, if other groups have fewer jobs.
 MAX_SHARES = 2
 #: The columns of the keys of jobs.
-_KEYS = "job_id uuid, limit_key text, concurrency_key text"
+_KEYS = "job_id uuid, limit_key text, concurrency_key text, rate_key text"
+_HAS_KEYS = "type_name text, is_counted int, has_rate int"
 _WANTED = (
     "position int, queue text, type_name text, limit_key text, rank int, run_at timestamptz, concurrency_key text, "
     "slot_limit int, lease_seconds float"
@@ -57,11 +59,22 @@ class Group(NamedTuple):
     isolation: str
 
 
+class StartRate(NamedTuple):
+    """The microseconds between two starts, and how many may start at once after a pause."""
+
+    microseconds: int
+    burst: int
+
+
 class LimitedTypes(NamedTuple):
-    """The types to claim: the seconds of their leases, and how many of their jobs may run at once (None: any)."""
+    """The types to claim: the seconds of their leases, and how many of their jobs may run at once (None: any).
+
+    ``rates``: of the types whose starts are limited.
+    """
 
     leases: Mapping[str, float]
     slot_limits: Mapping[str, int | None]
+    rates: Mapping[str, StartRate] = MappingProxyType({})
 
 
 class Limits(Part, ABC):
@@ -145,20 +158,19 @@ class Limits(Part, ABC):
         return None if seconds is None else float(seconds)
 
     @retried
-    def without_keys(self, counted: Mapping[str, bool], limit: int) -> list[tuple[UUID, str, str]]:
+    def without_keys(self, keys: Mapping[str, tuple[bool, bool]], limit: int) -> list[tuple[UUID, str, str]]:
         """Return jobs of limited types that were stored without keys, with their types and inputs.
 
-        ``counted``: by type, whether running jobs are counted. Reads all waiting jobs of these types.
+        ``keys``: by type, whether running jobs are counted, and whether starts are. Reads all waiting jobs of these
+        types.
         """
-        rows = rows_json(
-            "type_name text, is_counted int", [(name, int(is_counted)) for name, is_counted in counted.items()]
-        )
+        rows = rows_json(_HAS_KEYS, [(name, *map(int, has_keys)) for name, has_keys in keys.items()])
         found = self.db.fetch(self._without_keys, [rows, limit])
         return [(self.db.id(id_), type_name, stored) for id_, type_name, stored in found]
 
     @retried
-    def set_keys(self, rows: Sequence[tuple[UUID, str, str | None]]) -> list[str]:
-        """Set the limit keys and concurrency keys of waiting jobs; return the types of those that were not locked."""
+    def set_keys(self, rows: Sequence[tuple[UUID, str, str | None, str | None]]) -> list[str]:
+        """Set the keys of waiting jobs; return the types of those that were not locked."""
         ids = [job_id.hex for job_id, *_ in rows]
         params = rows_json(_KEYS, [(id_, *row[1:]) for id_, row in zip(ids, rows, strict=True)])
         written = self.db.fetch(self._set_keys, [params, *self.db.by_ids_params(ids)])
@@ -168,16 +180,18 @@ class Limits(Part, ABC):
     def _without_keys(self) -> str:
         return f"""
             SELECT job.id, job.type_name, {self.db.json_text("job.input")}
-            FROM {self.db.rows("type_name text, is_counted int")}
+            FROM {self.db.rows(_HAS_KEYS)}
             JOIN {self.tables.job} AS job ON job.type_name = d.type_name
             WHERE job.status IN ('blocked', 'pending')
-            AND (job.limit_key IS NULL OR (d.is_counted = 1 AND job.concurrency_key IS NULL)) LIMIT %s
+            AND (job.limit_key IS NULL OR (d.is_counted = 1 AND job.concurrency_key IS NULL)
+                OR (d.has_rate = 1 AND job.rate_key IS NULL)) LIMIT %s
         """
 
     @statement
     def _set_keys(self) -> str:
         return f"""
-            UPDATE {self.tables.job} AS job SET limit_key = d.limit_key, concurrency_key = d.concurrency_key
+            UPDATE {self.tables.job} AS job
+            SET limit_key = d.limit_key, concurrency_key = d.concurrency_key, rate_key = d.rate_key
             FROM {self.db.rows(_KEYS)}
             WHERE job.id = d.job_id AND job.status || '' IN ('blocked', 'pending') {self.db.by_unlocked_ids}
             RETURNING type_name

@@ -19,7 +19,8 @@ from django_jobchains.text.errors import describe, log_error
 logger = getLogger("django_jobchains")
 
 _COLUMNS = (
-    "id uuid, type_name text, queue text, priority int, input text, context text, limit_key text, concurrency_key text"
+    "id uuid, type_name text, queue text, priority int, input text, context text, limit_key text, "
+    "concurrency_key text, rate_key text"
 )
 
 
@@ -43,13 +44,13 @@ class FailedJob:
 class FailureType(NamedTuple):
     """The job type that ``on_failure`` names, with the queue and priority of its jobs.
 
-    ``keys``: returns the limit key and the concurrency key of a job with a stored input. None: the type has no limits.
+    ``keys``: returns the keys of the limits of a job with a stored input. None: the type has no limits.
     """
 
     name: str
     queue: str
     priority: int
-    keys: Callable[[str], tuple[str, str | None]] | None = None
+    keys: Callable[[str], tuple[str, str | None, str | None]] | None = None
 
 
 class FailureChains(Part):
@@ -73,7 +74,7 @@ class FailureChains(Part):
         job_id = self.db.id(id_)
         failed = FailedJob(self.db.id(chain_id), job_id, type_name, attempt, error or "", stored)
         target, encoded = wanted[job_id], _encoded(failed)
-        keys = target.keys(encoded) if target.keys else (None, None)
+        keys = target.keys(encoded) if target.keys else (None, None, None)
         return (new_id().hex, *target[:3], encoded, context, *keys)
 
     @statement
@@ -90,10 +91,10 @@ class FailureChains(Part):
         return f"""
             INSERT INTO {self.tables.job} (id, chain_id, chain_index, chain_type_name, type_name, queue, priority,
                 run_at, input, status, attempt, lease_number, context, crashes, created_at, limit_key,
-                concurrency_key)
+                concurrency_key, rate_key)
             SELECT d.id, d.id, 0, d.type_name, d.type_name, d.queue, d.priority, clock.now, d.input{self.db.json_cast},
                 'pending', 0, 0, d.context{self.db.json_cast}, 0, clock.now,
-                d.limit_key, d.concurrency_key
+                d.limit_key, d.concurrency_key, d.rate_key
             FROM {self.db.rows(_COLUMNS)} CROSS JOIN {self.db.clock} WHERE true RETURNING id
         """
 

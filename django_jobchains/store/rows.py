@@ -63,9 +63,10 @@ class NewJob:
     expires_seconds: float | None = None
     #: Whether its type is a task of Django's framework, which no jobs module declares.
     is_task: bool = False
-    #: For jobs of limited types: what they take turns by, and what they are counted by while they run.
+    #: For jobs of limited types: what they take turns by, and what they and their starts are counted by.
     limit_key: str | None = None
     concurrency_key: str | None = None
+    rate_key: str | None = None
 
 
 class CreatedJob(NamedTuple):

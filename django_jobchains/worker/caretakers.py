@@ -265,16 +265,16 @@ class Unblocker(PeriodicTask):
 
         Until then, these jobs are not claimed, because they could exceed a limit.
         """
-        limited = {part.job_type.name: part for part in self._registry.processors() if part.limits}
+        processors = self._registry.processors()
+        limited = {part.job_type.name: (part.job_type, part.limits) for part in processors if part.limits}
         if not limited:
             return False
-        counted = {name: bool(part.limits and part.limits.concurrency) for name, part in limited.items()}
-        found = self._store.limits.without_keys(counted, KEYS_LIMIT)
+        keys = {name: (bool(limits.concurrency), bool(limits.rate)) for name, (_, limits) in limited.items()}
+        found = self._store.limits.without_keys(keys, KEYS_LIMIT)
         rows = []
         for job_id, name, stored in found:
-            part = limited[name]
-            if part.limits is not None:
-                rows.append((job_id, *part.limits.keys_or_shared(name, part.job_type.decode_input, stored)))
+            job_type, limits = limited[name]
+            rows.append((job_id, *limits.keys_or_shared(name, job_type.decode_input, stored)))
         if rows:
             with announced(self._store) as effects:
                 effects.add_scheduled(self._store.limits.set_keys(rows))

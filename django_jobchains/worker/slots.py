@@ -193,8 +193,10 @@ class Lane:
     @property
     def limited(self) -> LimitedTypes:
         """The types to claim, with their limits."""
-        leases, limits = self.leases, {name: one.processor.limits for name, one in self.environments.items()}
-        return LimitedTypes(leases, {name: own.slot_limit for name in leases if (own := limits[name])})
+        environments, leases = self.environments, self.leases
+        limits = {name: own for name in leases if (own := environments[name].processor.limits)}
+        rates = {name: rate for name, own in limits.items() if (rate := own.start_rate)}
+        return LimitedTypes(leases, {name: own.slot_limit for name, own in limits.items()}, rates)
 
     def add(self, name: str, environment: Environment) -> None:
         """Claim jobs of another type from now on, or of one that was withdrawn."""

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from django_jobchains.declare.policies import AttemptPolicy
-from django_jobchains.processors import Concurrency, JobType, Processors
+from django_jobchains.processors import Concurrency, JobType, Processors, Rate
 
 pytestmark = pytest.mark.django_db
 
@@ -105,13 +105,15 @@ def test_required_blockers_are_in_their_declared_order_and_payload_types_have_na
 def test_limits_have_their_sources(run, registry):
     part = Processors(concurrency=Concurrency(3, group="gateway"))
     part.register("limits.one", fair="tenant")(lambda job: None)
-    part.register("limits.two", concurrency=Concurrency(2, key=len))(lambda job: None)
+    part.register("limits.two", concurrency=Concurrency(2, key=len), rate=Rate(5, 60, 2))(lambda job: None)
     registry.add(part)
     one, two = settings_of(run, "limits.one"), settings_of(run, "limits.two")
     assert one["concurrency"] == ({"limit": 3, "key": None, "group": "gateway"}, "slice")
     assert one["fair"] == ("tenant", "processor")
     assert two["concurrency"] == ({"limit": 2, "key": "len", "group": None}, "processor")
+    assert two["rate"] == ({"limit": 5, "per": 60.0, "burst": 2, "key": None, "group": None}, "processor")
     assert "fair" not in two
     text = run("types", "limits.*").out
     assert "3 in the group gateway" in text
     assert "2 of each len" in text
+    assert "5 per 60 s burst 2" in text

@@ -1,6 +1,7 @@
 """Limits of job types: how they are declared, and the keys that are stored with jobs."""
 
 from dataclasses import dataclass
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -10,7 +11,7 @@ import pytest
 from django_jobchains.declare.checks import check_registry
 from django_jobchains.exceptions import InvalidDeclaration, InvalidInput, RegistryError
 from django_jobchains.models import Job
-from django_jobchains.processors import Concurrency, Deduplicate, Processors, RunningJob
+from django_jobchains.processors import Concurrency, Deduplicate, Processors, Rate, RunningJob
 from django_jobchains.store.rows import Effects
 from django_jobchains.testing import run_due_jobs
 
@@ -61,9 +62,43 @@ def test_invalid_limits_are_refused(arguments, message):
 
 
 @pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0, 60), "limit=0 is not a whole number from 1"),
+        ((-5, 60), "limit=-5 is not a whole number from 1"),
+        ((0.5, 60), r"limit=0\.5 is not a whole number from 1"),
+        ((5,), "missing 1 required positional argument: 'per'"),
+        ((5, None), "per=None is not a length of time.*pass more than 0 seconds, or a timedelta"),
+        ((5, 0), "per=0 is not a length of time"),
+        ((5, timedelta(seconds=-1)), r"per=datetime\.timedelta.* is not a length of time"),
+        ((5, "60"), "per='60' is not a length of time"),
+        ((5, 60, 0), "burst=0 is not a whole number from 1"),
+        ((5, 60, 1.5), r"burst=1\.5 is not a whole number from 1"),
+        ((1, timedelta(days=365), 2_000), "burst=2000: it takes longer than a thousand years"),
+        ((5, 60, 1, "tenant id"), "key='tenant id' is not the name of a field"),
+        ((5, 60, 1, None, "a␟b"), "group='a␟b' contains ␟"),
+    ],
+)
+def test_invalid_rates_are_refused(arguments, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        Rate(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("rate", "microseconds"),
+    [(Rate(100, timedelta(minutes=1)), 600_000), (Rate(3, per=1), 333_334), (Rate(10**7, per=1), 1)],
+)
+def test_starts_are_no_closer_than_the_rate_allows(rate, microseconds):
+    assert rate.start_rate == (microseconds, 1)
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"concurrency": 2}, r"concurrency=2 is not a Concurrency: pass Concurrency\(limit, key=…, group=…\)"),
+        ({"rate": 2}, r"rate=2 is not a Rate: pass Rate\(limit, per, burst=…, key=…, group=…\)"),
+        ({"rate": Concurrency(2)}, "is not a Rate"),
+        ({"rate": Rate(2, 60, key="tenant")}, "'tenant' is the key of a limit, but not a field of the input"),
         ({"fair": 2}, "fair=2: pass a plain function"),
         ({"concurrency": Concurrency(2, key="tenant")}, "'tenant' is the key of a limit, but not a field of the input"),
         ({"fair": "tenant"}, "'tenant' is the key of a limit, but not a field of the input. It has tenant_id, name"),
@@ -82,7 +117,7 @@ def test_keys_of_undeclared_inputs_are_accepted(register):
     register("limits.other", input=dict[str, int], fair="tenant")
 
 
-@pytest.mark.parametrize("option", [{"concurrency": "2"}, {"fair": 1.5}])
+@pytest.mark.parametrize("option", [{"concurrency": "2"}, {"rate": "2"}, {"fair": 1.5}])
 def test_invalid_limits_of_slices_are_refused(option):
     with pytest.raises(RegistryError, match=r"Processors\(\): "):
         Processors(**option)
@@ -95,6 +130,22 @@ def test_types_of_a_group_need_the_same_limit(register, registry):
     register("limits.three", concurrency=Concurrency(3, group="gateway"))
     [error] = [error for error in check_registry() if error.id == "jobchains.E023"]
     assert error.msg == "'limits.one' and 'limits.three' share the group 'gateway', but have different limits: 2 and 3."
+
+
+@pytest.mark.parametrize(
+    "other", [Rate(3, 60, group="gateway"), Rate(2, 61, group="gateway"), Rate(2, 60, 5, group="gateway")]
+)
+def test_types_of_a_group_need_the_same_rate(register, registry, other):
+    """A rate and a concurrency may have the same group."""
+    register(
+        "limits.one", rate=Rate(2, timedelta(minutes=1), group="gateway"), concurrency=Concurrency(9, group="gateway")
+    )
+    register("limits.two", rate=Rate(2, 60, key="tenant_id", group="gateway"))
+    assert list(registry.limit_problems()) == []
+    register("limits.three", rate=other)
+    [error] = [error for error in check_registry() if error.id == "jobchains.E023"]
+    expected = "'limits.one' and 'limits.three' share the group 'gateway', but have different rates: 2 per 60 s and "
+    assert error.msg == f"{expected}{other}."
 
 
 def test_a_type_without_limits_stores_no_keys(register):
@@ -119,6 +170,16 @@ def test_groups_are_counted_by_their_name(register):
     one = register("limits.one", concurrency=Concurrency(2, key="tenant_id", group="gateway"))
     two = register("limits.two", concurrency=Concurrency(2, key=lambda given: given.tenant_id, group="gateway"))
     assert stored(one.enqueue(Sync(7)))[1] == stored(two.enqueue(Sync(7)))[1] == "gateway␟7"
+
+
+def test_rate_keys_are_stored_with_the_job(register):
+    sync = register(rate=Rate(2, 60, key="tenant_id"), concurrency=Concurrency(2, group="all"))
+    chain = sync.enqueue(Sync(7))
+    assert Job.objects.get(pk=chain.id).rate_key == "limits.sync␟7"
+    assert stored(chain)[1] == "all"
+    assert stored(chain)[0] != stored(sync.enqueue(Sync(8)))[0]
+    other = register("limits.other", rate=Rate(2, 60, group="gateway"))
+    assert Job.objects.get(pk=other.enqueue(Sync(1)).id).rate_key == "gateway"
 
 
 def test_fair_keys_take_turns_and_are_not_counted(register):
@@ -154,10 +215,10 @@ def test_keys_are_texts_numbers_or_uuids(register, value):
         (lambda given: 1 / 0, "has no key for this input: ZeroDivisionError"),
     ],
 )
-@pytest.mark.parametrize("option", ["fair", "concurrency"])
+@pytest.mark.parametrize("option", ["fair", "concurrency", "rate"])
 def test_an_invalid_key_is_the_enqueuers_error(register, option, key, message):
-    value = key if option == "fair" else Concurrency(1, key=key)
-    sync = register(**{option: value})
+    values = {"fair": key, "concurrency": Concurrency(1, key=key), "rate": Rate(1, 60, key=key)}
+    sync = register(**{option: values[option]})
     with pytest.raises(InvalidInput, match=rf"'limits\.sync' .*{message}"):
         sync.enqueue(Sync(1))
     assert not Job.objects.exists()
@@ -191,11 +252,12 @@ def test_many_jobs_with_different_keys_are_inserted_together(register, store):
 
 
 def test_a_replaced_input_has_its_own_keys(register):
-    sync = register(concurrency=Concurrency(2, key="tenant_id"))
+    sync = register(concurrency=Concurrency(2, key="tenant_id"), rate=Rate(2, 60, key="tenant_id"))
     first = sync.enqueue(Sync(1), deduplicate=Deduplicate("key", replace=("input",)))
     before = stored(first)
     assert sync.enqueue(Sync(2), deduplicate=Deduplicate("key", replace=("input",))).id == first.id
     assert stored(first)[1] == "limits.sync␟2"
     assert stored(first)[0] != before[0]
+    assert Job.objects.get(pk=first.id).rate_key == "limits.sync␟2"
     sync.enqueue(Sync(3), deduplicate=Deduplicate("key", replace=("run_at",)), delay=60)
     assert stored(first)[1] == "limits.sync␟2"

@@ -111,6 +111,7 @@ ROOT_NAMES = (
     "JobType",
     "Lease",
     "Processors",
+    "Rate",
     "RescheduleJob",
     "Retention",
     "RunningJob",

@@ -184,11 +184,11 @@ def test_jobs_without_keys_get_them(store):
     [old, _] = create(store, 2)
     create(store, 1, MAIL)
     add(store, "a")
-    found = store.limits.without_keys({SHIP: True}, 10)
+    found = store.limits.without_keys({SHIP: (True, False)}, 10)
     assert {row[1] for row in found} == {SHIP}
     assert len(found) == 2
-    assert store.limits.set_keys([(job_id, "k", "shop.ship k") for job_id, *_ in found]) == [SHIP, SHIP]
-    assert store.limits.without_keys({SHIP: True}, 10) == []
+    assert store.limits.set_keys([(job_id, "k", "shop.ship k", None) for job_id, *_ in found]) == [SHIP, SHIP]
+    assert store.limits.without_keys({SHIP: (True, False)}, 10) == []
     assert old in {job.id for job in claim(store)}
 
 
