@@ -143,6 +143,7 @@ class Settings:
             raise _invalid("TRACE_URL", "an address with {trace_id} in it, or None", url)
         _check_isolation(self.ISOLATION)
         _check_codec(self.PAYLOAD_CODEC)
+        _check_notifier("JOBCHAINS['NOTIFIER']", self.NOTIFIER)
         _check_names(self.SENSITIVE_FIELDS)
         _check_databases(self.DATABASES, self.DATABASE)
 
@@ -187,6 +188,14 @@ def _check_codec(value: Any) -> None:
         )
 
 
+def _check_notifier(name: str, value: Any) -> None:
+    if not (isinstance(value, Mapping) and isinstance(value.get("OPTIONS", {}), Mapping)):
+        raise ImproperlyConfigured(
+            f"{name} must be {{'BACKEND': dotted path, 'OPTIONS': {{…}}}}, or empty for the database's default, not "
+            f"{value!r:.100}."
+        )
+
+
 def _check_names(value: Any) -> None:
     is_list = isinstance(value, list | tuple | set | frozenset)
     if not (is_list and all(isinstance(name, str) and any(map(str.isalnum, name)) for name in value)):
@@ -209,6 +218,7 @@ def _check_databases(value: Any, main: str) -> None:
         if unknown := ", ".join(sorted(map(str, part.keys() - _DEFAULTS.keys()))):
             known = ", ".join(sorted(_DEFAULTS))
             raise ImproperlyConfigured(f"Unknown keys in JOBCHAINS['DATABASES'][{alias!r}]: {unknown}. Known: {known}.")
+        _check_notifier(f"JOBCHAINS['DATABASES'][{alias!r}]['NOTIFIER']", part.get("NOTIFIER", {}))
 
 
 @lru_cache(maxsize=1)

@@ -7,17 +7,16 @@ import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
 from django.core.management.base import CommandError
 from django.utils import timezone
 
+from django_jobchains import values
 from django_jobchains.db.times import checked_time
 from django_jobchains.statuses import FINAL, Status
 from django_jobchains.store.deduplication import Deduplicate
-from django_jobchains.values import PRIORITY, QUEUE
 
 Value = TypeVar("Value")
 
@@ -111,25 +110,32 @@ def final_status(text: str) -> str:
     return text
 
 
-def _checked(check: Callable[[str], Value]) -> Callable[[str], Value]:
-    """Return a converter for a check that raises ``ValueError``."""
+def _of_kind(kind: values.Value[Value]) -> Callable[[str], Value]:
+    """Return a converter to a kind of value."""
 
     def convert(text: str) -> Value:
         try:
-            return check(text)
-        except ValueError as error:
-            raise ArgumentTypeError(str(error)) from None
+            return kind.check("", text)
+        except ValueError:
+            raise ArgumentTypeError(f"{text!r:.100} is not {kind.expected}") from None
 
     return convert
 
 
-queue = _checked(partial(QUEUE.check, "queue"))
-deduplication_key = _checked(Deduplicate)
+queue = _of_kind(values.QUEUE)
+type_name = _of_kind(values.TYPE_NAME)
+
+
+def deduplication_key(text: str) -> Deduplicate:
+    try:
+        return Deduplicate(text)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error).removesuffix(".")) from None
 
 
 def priority(text: str) -> int:
     try:
-        return PRIORITY.check("priority", int(text))
+        return values.PRIORITY.check("priority", int(text))
     except ValueError:
         raise ArgumentTypeError(f"{text!r} is not a priority: write an integer from -32768 to 32767") from None
 

@@ -1,6 +1,5 @@
 """Times as a database returns them, how long ago they are, and times for which jobs are scheduled."""
 
-import math
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
@@ -9,7 +8,7 @@ from django.utils import timezone
 
 from django_jobchains.values import Duration
 
-_DELAY = Duration(least=-math.inf)
+_DELAY = Duration(least=0)
 _EXPIRES = Duration()
 
 
@@ -61,7 +60,7 @@ def resolve_schedule(run_at: datetime | None, delay: timedelta | float | None) -
         raise TypeError(f"run_at is a datetime with a time zone, not {type(given).__name__}.{remedy}")
     if delay is None:
         return run_at and checked_time(run_at, "run_at"), None
-    return None, max(_DELAY.check("delay", delay), 0.0)
+    return None, _DELAY.check("delay", delay)
 
 
 def resolve_expiry(

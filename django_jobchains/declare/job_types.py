@@ -13,6 +13,7 @@ from typing import Any, Generic, Literal, TypeVar, Union, Unpack, get_args, get_
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.forms import BaseForm
@@ -167,6 +168,8 @@ class JobType(HasTypes[InputT, OutputT_co]):
         Raises ``InvalidInput``, ``NotAnEntryType``, ``InvalidBlockers``, ``ChainNotFound`` for an unknown blocker, and
         ``DuplicateJobId`` if a job with the ``id`` exists.
         """
+        if options:
+            check_options("enqueue", options, EnqueueOptions, "using")
         return create_chains([self.item(input, **options)], using)[0]
 
     @overload
@@ -355,7 +358,7 @@ class JobType(HasTypes[InputT, OutputT_co]):
             return
         names = ", ".join(map("{!r}: {}".format, self.blocker_slots or (), _chains(declared)))
         raise RegistryError(
-            f"{plain_function(function).__qualname__} expects the blockers ({', '.join(_chains(annotated))}), but "
+            f"{plain_function(function).__qualname__!r} expects the blockers ({', '.join(_chains(annotated))}), but "
             f"blockers= declares ({names}). Annotate it with RunningJob[…, tuple[{', '.join(_chains(declared))}]], or "
             "correct the order of blockers=."
         )
@@ -486,7 +489,12 @@ def create_chains(items: Sequence[Item[OutputT_co]], using: str | None = None) -
     """Create chains in the caller's transaction, in order, with a constant number of statements."""
     # The chains are not read. A deduplicated chain has its own input, which is read when it is needed.
     created: list[Chain[OutputT_co]] = []
-    rows, alias = create_first_jobs(items, using), get_store(using).using
+    try:
+        rows, alias = create_first_jobs(items, using), get_store(using).using
+    except SynchronousOnlyOperation as error:
+        raise SynchronousOnlyOperation(
+            "In async code, enqueue with 'await job_type.aenqueue(…)' or 'await chains.aenqueue_many(…)'."
+        ) from error
     for item, row in zip(items, rows, strict=True):
         chain: Chain[OutputT_co] = Chain.partly_known(alias)
         chain.id, chain.type_name, chain.created_at = row.id, item.type_name, row.created_at
@@ -559,11 +567,17 @@ def checked_name(name: object) -> str:
         raise RegistryError(str(error)) from error
 
 
-def check_options(function: str, options: Mapping[str, object], kind: type) -> None:
-    """Raise ``TypeError`` for keyword arguments that are not among the options of this TypedDict."""
+def check_options(function: str, options: Mapping[str, object], kind: type, *others: str) -> None:
+    """Raise ``TypeError`` for keyword arguments that are not among the options of this TypedDict.
+
+    ``others``: the arguments of the function that are not options.
+    """
     known = kind.__annotations__
-    if unknown := ", ".join(sorted(options.keys() - known.keys())):
-        raise TypeError(f"{function}() does not take the argument {unknown}. It takes {', '.join(known)}.")
+    if unknown := sorted(options.keys() - known.keys()):
+        noun = "arguments" if len(unknown) > 1 else "argument"
+        raise TypeError(
+            f"{function}() does not take the {noun} {', '.join(unknown)}. It takes {', '.join([*known, *others])}."
+        )
 
 
 def checked_form(form: object) -> Any:
@@ -592,8 +606,8 @@ def type_hints(function: Callable[..., Any]) -> dict[str, Any]:
         return get_type_hints(function)
     except NameError as error:
         raise RegistryError(
-            f"The annotations of {function.__qualname__} cannot be read: {error}. Import the name at run time too, or "
-            "pass input= and output= to register()."
+            f"The annotations of {function.__qualname__!r} cannot be read: {error}. Import the name at run time too, "
+            "or pass input= and output= to register()."
         ) from error
 
 
@@ -618,8 +632,8 @@ def check_context(function: Callable[..., Any], middleware: Iterable[Middleware[
     provided = {part.provides for part in middleware}
     if missing := " and a ".join(part.__qualname__ for part in needed if part not in provided):
         raise RegistryError(
-            f"{plain_function(function).__qualname__} needs a {missing}, which no middleware provides before it: add a "
-            "subclass of Middleware[…] with this type to Processors(middleware=[…])."
+            f"{plain_function(function).__qualname__!r} needs a {missing}, which no middleware provides before it: add "
+            "a subclass of Middleware[…] with this type to Processors(middleware=[…])."
         )
 
 

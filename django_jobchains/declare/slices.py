@@ -4,7 +4,8 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from datetime import timedelta
 from functools import partial
-from typing import Any, Generic, Protocol, TypedDict, TypeVar, Unpack, get_args, get_origin, overload
+from types import UnionType
+from typing import Any, Generic, Protocol, TypedDict, TypeVar, Union, Unpack, get_args, get_origin, overload
 
 from django.db.models import Model
 from django.forms import BaseForm
@@ -44,9 +45,16 @@ from django_jobchains.declare.policies import (
 from django_jobchains.declare.schedules import DeclaredSchedule, ScheduleOptions, ScheduleOptionsWithoutInput
 from django_jobchains.exceptions import DuplicateJobType, RegistryError
 from django_jobchains.handlers.batch import Batch
-from django_jobchains.handlers.running_job import ContextT_contra, Continuation, RunningJob, is_async_function
+from django_jobchains.handlers.running_job import (
+    ContextT_contra,
+    Continuation,
+    RunningJob,
+    is_async_function,
+    plain_function,
+)
 from django_jobchains.isolation import Isolation, Level, to_isolation
 from django_jobchains.middleware.hooks import Hook, Middleware, check_hooks, checked_middleware
+from django_jobchains.payloads.types import name_of_type
 from django_jobchains.records.declarations import RecordOptions, RecordType, checked_model, checked_options
 from django_jobchains.records.processor import RecordProcessor, handler_of, is_async, make_processor
 from django_jobchains.values import PRIORITY, QUEUE, TYPE_NAME, Choice, Count
@@ -356,29 +364,44 @@ def _job_type(
 
 def _check_handler(function: Callable[..., Any], mode: HandlerMode, batch_limit: int | None) -> bool:
     """Return whether the handler is an ``async def`` function. Raise ``RegistryError`` if it cannot be a handler."""
-    is_async = is_async_function(function)
+    is_async, name = is_async_function(function), plain_function(function).__qualname__
     if is_async and mode == "atomic":
         raise RegistryError(
-            f"{function!r} is async: mode='atomic' would hold a transaction while it awaits. Leave the mode out, and "
-            "write to the database in 'await job.acomplete(function)'."
+            f"{name!r} is async: mode='atomic' would hold a transaction while it awaits. Leave the mode out, and write "
+            "to the database in 'await job.acomplete(function)'."
         )
     try:
         inspect.signature(function).bind("job")
     except TypeError as error:
-        raise RegistryError(f"{function!r} must take one argument: def handler(job: RunningJob[...]).") from error
+        raise RegistryError(f"{name!r} must take one argument: def handler(job: RunningJob[…]).") from error
     _check_batch_handler(function, batch_limit, is_async=is_async)
     return is_async
 
 
 def _check_batch_handler(function: Callable[..., Any], batch_limit: int | None, *, is_async: bool) -> None:
     if batch_limit is not None and is_async:
-        raise RegistryError(f"{function.__qualname__} is async: batches need a plain function.")
+        raise RegistryError(f"{function.__qualname__!r} is async: batches need a plain function.")
     try:
         annotation = first_annotation(function)
     except RegistryError:  # It is raised again where the annotations are needed.
         return
-    kind = get_origin(annotation) or annotation
+    kind, name = get_origin(annotation) or annotation, plain_function(function).__qualname__
     if batch_limit is not None and kind is RunningJob:
-        raise RegistryError(f"With batch_limit {function.__qualname__} takes a Batch[…] of jobs, not a RunningJob.")
+        raise RegistryError(f"With batch_limit, {name!r} takes a Batch[…] of jobs, not a RunningJob.")
     if batch_limit is None and kind is Batch:
-        raise RegistryError(f"{function.__qualname__} takes a Batch: set the size of batches with batch_limit=N.")
+        raise RegistryError(f"{name!r} takes a Batch: set the size of batches with batch_limit=N.")
+    if _is_of_input(annotation):
+        taken, given = "RunningJob" if batch_limit is None else "Batch", name_of_type(annotation)
+        raise RegistryError(
+            f"{name!r} is annotated with {given}, but takes a {taken}: annotate it with {taken}[{given}], and read the "
+            f"input from {'job.input' if batch_limit is None else 'the jobs of the batch'}."
+        )
+
+
+def _is_of_input(annotation: Any) -> bool:
+    """Return whether a handler's parameter is annotated with the type of its input instead of the type of the job."""
+    kind = get_origin(annotation) or annotation
+    if kind in (Union, UnionType):
+        return all(map(_is_of_input, get_args(annotation)))
+    is_class = isinstance(kind, type) and kind is not Any and not getattr(kind, "_is_protocol", False)
+    return is_class and not (issubclass(kind, RunningJob | Batch) or issubclass(RunningJob, kind))

@@ -267,5 +267,5 @@ def is_async_function(function: Any) -> bool:
     """Return whether a handler is an ``async def`` function. Raise ``RegistryError`` if it is an async generator."""
     plain = plain_function(function)
     if inspect.isasyncgenfunction(plain):
-        raise RegistryError(f"{plain.__qualname__} has a 'yield': an async handler returns its result.")
+        raise RegistryError(f"{plain.__qualname__!r} is an async generator: remove 'yield' from it.")
     return iscoroutinefunction(function) or iscoroutinefunction(plain)

@@ -3,6 +3,7 @@
 ``Codec`` converts the values of one declared type to JSON text and back.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from datetime import datetime
@@ -15,6 +16,7 @@ from django.db import DatabaseError, InterfaceError
 
 from django_jobchains.exceptions import InvalidPayload, RegistryError
 from django_jobchains.payloads.strict_json import decode, encode
+from django_jobchains.text.humanize import sentence
 from django_jobchains.text.validation_errors import describe_without_values, listed, number_of_problems, problems_of
 
 if TYPE_CHECKING:
@@ -181,12 +183,17 @@ class Codec:
         if not isinstance(self._type, PydanticType):
             return self._error_of(problem, value, error)
         found = self._type.problem_with(value, problem)
-        return error(f"Not a {self.name}: {found}") if isinstance(found, str) else self._error_of(found, value, error)
+        return error(f"{self._not_one}: {found}") if isinstance(found, str) else self._error_of(found, value, error)
 
     def _error_of(self, problem: Exception, value: Any, error: type[InvalidPayload]) -> InvalidPayload:
         problems = problems_of(problem)
         text = listed(problems) or describe_without_values(problem, value)
-        return error(f"Not a {self.name}: {text}", problems=problems)
+        return error(sentence(f"{self._not_one}: {text}"), problems=problems)
+
+    @property
+    def _not_one(self) -> str:
+        """Return "Not an int", for an error about a value of another type."""
+        return f"Not {'an' if self.name[:1].lower() in tuple('aeio') else 'a'} {self.name}"
 
 
 def _is_same(value: Any, back: Any) -> bool:
@@ -253,7 +260,18 @@ def payload_type(annotation: Any) -> PayloadType[Any] | None:
             "install django_jobchains[typed], or use JSON or an object with the methods load and dump."
         ) from None
     except Exception as problem:
-        raise RegistryError(f"{name_of_type(annotation)} cannot be an input or output: {problem}") from problem
+        raise RegistryError(_type_problem(annotation, problem)) from problem
+
+
+def _type_problem(annotation: Any, error: Exception) -> str:
+    """Return what is wrong with the type of an input or output, for which pydantic has no schema."""
+    name = name_of_type(annotation)
+    if type(error).__name__ == "PydanticSchemaGenerationError":
+        # The type may be a part of the annotation, as in list[Order].
+        part = re.search(r"schema for (?:<class '[\w.]*?(\w+)'>|(\S+?)\.?\s)", str(error))
+        what = "" if part is None or name in part.groups() else f" with {part[1] or part[2]} in it"
+        return f"{name}{what} cannot be stored as JSON: pass its primary key, or a dataclass."
+    return sentence(f"{name} cannot be an input or output: {error}")
 
 
 def is_payload_type(given: Any) -> bool:

@@ -1,10 +1,14 @@
 """Errors as text that any database can store. Recording a failure must not fail."""
 
 import logging
+import os
 import re
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType, FunctionType, TracebackType
+
+import django
 
 from django_jobchains.text.redaction import may_hold_secrets, redacted_text
 from django_jobchains.text.validation_errors import is_quoting, message_without_values
@@ -12,6 +16,12 @@ from django_jobchains.text.validation_errors import is_quoting, message_without_
 MAX_BYTES = 64 * 1024
 #: NUL and lone surrogates, which PostgreSQL or UTF-8 cannot store.
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+
+_PACKAGE = Path(__file__).parent.parent
+#: The folders of what calls handlers and functions of pools.
+_CALLERS = tuple(str(_PACKAGE / folder) + os.sep for folder in ("attempts", "children", "middleware"))
+#: Frames here after those of the callers do not belong to a handler: a commit has failed, for example.
+_NOT_HANDLERS = (str(_PACKAGE) + os.sep, str(Path(django.__file__).parent) + os.sep)
 
 #: Redacting this many characters takes about two seconds, during which no other thread runs.
 _MAX_REDACTED = 16 * 1024 * 1024
@@ -67,11 +77,14 @@ def describe(error: BaseException) -> str:
 
 
 def traceback_of(error: BaseException) -> str:
-    """Return the traceback with causes, but without local variables and without the values that pydantic quotes."""
+    """Return the traceback with causes, but without local variables and without the values that pydantic quotes.
+
+    It begins with the handler, not with the frames of this package that called it.
+    """
     try:
         parts = list(_with_causes(error))
         if not any(map(is_quoting, parts)):
-            return clean("".join(traceback.format_exception(error)))
+            return clean(_formatted(error))
         # Python would call ``str``, which writes the value of each problem, however many and large they are.
         return clean(
             "\nThe above exception led to the following one:\n\n".join(map(_traceback_of_one, reversed(parts)))
@@ -80,8 +93,27 @@ def traceback_of(error: BaseException) -> str:
         return f"<the traceback could not be formatted: {type(problem).__name__}>"
 
 
+def _formatted(error: BaseException) -> str:
+    """Return Python's own text of the traceback, with causes."""
+    formatted = traceback.TracebackException.from_exception(error, compact=True)
+    parts = [formatted]
+    for part in parts:
+        _omit_callers(part.stack)
+        parts += [each for each in (part.__cause__, part.__context__) if each is not None]
+    return "".join(formatted.format())
+
+
+def _omit_callers(calls: traceback.StackSummary) -> None:
+    """Remove the frames of this package that called the handler, unless the error is from this package or Django."""
+    place = next((place for place, call in enumerate(calls) if not call.filename.startswith(_CALLERS)), len(calls))
+    if place < len(calls) and not calls[place].filename.startswith(_NOT_HANDLERS):
+        del calls[:place]
+
+
 def _traceback_of_one(error: BaseException) -> str:
-    calls = "".join(traceback.format_tb(error.__traceback__))
+    frames = traceback.extract_tb(error.__traceback__)
+    _omit_callers(frames)
+    calls = "".join(frames.format())
     if message := message_without_values(error):
         last_lines = [f"{line}\n" for line in (f"{type_name(error)}: {message}", *getattr(error, "__notes__", ()))]
     else:
@@ -141,7 +173,7 @@ def redacted_error(error: BaseException, text: str | None = None) -> BaseExcepti
 
 def _is_written_as(text: str, error: BaseException) -> bool:
     try:
-        return not any(map(is_quoting, _with_causes(error))) and "".join(traceback.format_exception(error)) == text
+        return not any(map(is_quoting, _with_causes(error))) and _formatted(error) == text
     except BaseException:
         return False
 

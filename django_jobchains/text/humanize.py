@@ -57,3 +57,8 @@ def memory(size: int) -> str:
 def some_of(names: Sequence[object]) -> str:
     """Join the first few names, with an ellipsis for the others."""
     return ", ".join(map(str, names[:MAX_NAMES])) + (", …" if len(names) > MAX_NAMES else "")
+
+
+def sentence(text: str) -> str:
+    """Add a full stop, unless the text ends with one."""
+    return text if text.endswith((".", "!", "?")) else f"{text}."

@@ -253,7 +253,9 @@ def records_of(
             "decide. Pass the alias of their database: Worker(using=…), run_jobworker --database."
         )
     if not kinds and not has_jobs:
-        raise refused("queues", queues, "has no queue of the records to work for, and there are no job types")
+        raise ImproperlyConfigured(
+            f"Nothing to work for: no job types, and no records of the queues {', '.join(queues or ())}."
+        )
     if problem := next(chain(shared_tables(registry.record_types()), *map(model_problems, kinds.values())), None):
         raise ImproperlyConfigured(f"{problem.msg} {problem.hint}")
     return kinds

@@ -5,6 +5,7 @@ import threading
 from itertools import product
 
 import pytest
+from django.db import transaction
 
 from django_jobchains.exceptions import FailJob, RescheduleJob
 from django_jobchains.models import FailedAttempt, Job
@@ -144,6 +145,27 @@ def test_any_message_is_recorded(run_beside_others, error, text):
     assert failed.error == text
     assert "in handler" in failed.traceback
     assert "\0" not in failed.traceback
+
+
+def test_a_traceback_begins_with_the_handler(run_beside_others):
+    def handler(job):
+        try:
+            {}["absent"]
+        except KeyError as error:
+            raise ValueError("no luck") from error
+
+    traceback = run_beside_others(handler).traceback
+    frames = [line for line in traceback.splitlines() if line.startswith("  File ")]
+    assert [frame.rpartition(" ")[2] for frame in frames] == ["handler", "handler"]
+
+
+def leave_a_transaction_open(job):
+    transaction.set_autocommit(False)
+
+
+@pytest.mark.parametrize("handler", [lambda job: object(), leave_a_transaction_open])
+def test_a_traceback_of_an_error_of_the_package_is_complete(run_beside_others, handler):
+    assert "attempts/attempt.py" in run_beside_others(handler).traceback
 
 
 @pytest.mark.slow

@@ -49,7 +49,7 @@ def test_invalid_durations_are_refused(text):
         ("enqueue shop.receipt", "'shop.receipt' is declared with entry=False, so it cannot be enqueued."),
         ("enqueue shop.refund", """such as --input '{"order_id": 0, "reason": "", "days": 14}'."""),
         ("""enqueue shop.refund --input '{"order_id": 1}'""", "reason: Field required"),
-        ("""enqueue shop.charge --input '"five"'""", "Not a int: Input should be a valid integer"),
+        ("""enqueue shop.charge --input '"five"'""", "Not an int: Input should be a valid integer"),
         ("enqueue shop.charge --input five", "'five' is not JSON"),
         ("enqueue shop.charge --input -", "On standard input: '{' is not JSON"),
         ("enqueue shop.plain --queue ''", "is not a name: pass 1 to 100 printable characters"),

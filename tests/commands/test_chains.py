@@ -172,7 +172,7 @@ def test_a_chain_ends_with_the_output(run, store, form, text):
 def test_an_output_that_does_not_fit_the_type_is_refused(run):
     chain = enqueue("shop.charge", 5)
     done = run("complete", chain.id, "--output", '"five"')
-    assert (done.code, "Not a int" in done.error, chain.refresh().status) == (1, True, "pending")
+    assert (done.code, "Not an int" in done.error, chain.refresh().status) == (1, True, "pending")
     assert run("complete", chain.id, "--output", "5").code == 0
 
 

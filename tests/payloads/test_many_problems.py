@@ -61,7 +61,7 @@ def test_the_first_problems_are_reported_and_the_others_are_counted(fails):
     assert error.problems[0][0] == (0,)
     assert error.problems[-1] == ((), "29,980 more problems")
     assert str(error).startswith("Not a list: 0: Input should be a valid integer")
-    assert str(error).endswith("; 29,980 more problems")
+    assert str(error).endswith("; 29,980 more problems.")
     assert len(str(error)) < MAX_TEXT
 
 
@@ -91,7 +91,7 @@ def test_a_list_of_problems_that_is_too_long_is_not_created():
         assert "Field required" not in text
     problems = f"{5 * count:,} problems"
     assert describe(error) == f"ValidationError: {5 * count:,} validation errors for list[Wide]: {problems}"
-    assert str(refused(JobType("x", input=list[Wide]).item, [{}] * count)) == f"Not a list: {problems}"
+    assert str(refused(JobType("x", input=list[Wide]).item, [{}] * count)) == f"Not a list: {problems}."
 
 
 def test_long_keys_and_deep_locations_are_shortened():

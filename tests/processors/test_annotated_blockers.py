@@ -65,7 +65,7 @@ def test_another_order_is_refused_with_both_orders(processors, function, is_decl
 
 
 def test_another_number_is_refused(processors):
-    with pytest.raises(InvalidDeclaration, match=r"with_one_missing expects the blockers \(Chain\[Receipt\]\), but"):
+    with pytest.raises(InvalidDeclaration, match=r"'with_one_missing' expects the blockers \(Chain\[Receipt\]\), but"):
         processors.register("ship", blockers=(charge, pack))(with_one_missing)
 
 

@@ -172,9 +172,9 @@ async def pages(job: RunningJob[Any]) -> Any:
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        (ghost, r"The annotations of .*ghost cannot be read.*pass input= and output="),
-        (opaque, "Opaque cannot be an input or output"),
-        (pages, "has a 'yield'"),
+        (ghost, r"The annotations of 'ghost' cannot be read.*pass input= and output="),
+        (opaque, "Opaque cannot be stored as JSON"),
+        (pages, "'.*pages' is an async generator"),
         (no_parameter, "must take one argument"),
         (two_parameters, "must take one argument"),
         (a_keyword, "must take one argument"),

@@ -59,7 +59,7 @@ def test_a_handler_is_checked_against_the_options_of_its_slice():
         @part.register("shop.late", batch_limit=1)
         async def late(job: RunningJob[Any]) -> None: ...
 
-    with pytest.raises(InvalidDeclaration, match=r"With batch_limit .* takes a Batch"):
+    with pytest.raises(InvalidDeclaration, match=r"With batch_limit, '.*' takes a Batch"):
 
         @part.register("shop.single")
         def single(job: RunningJob[Any]) -> None: ...

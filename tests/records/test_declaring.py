@@ -96,7 +96,7 @@ async def with_yield(record, run):
         (WithArguments, "WithArguments must be callable without arguments"),
         (WithAsyncHook, "WithAsyncHook.pre_handle is an 'async def' function"),
         (WithAsyncHook(), "WithAsyncHook.pre_handle is an 'async def' function"),
-        (partial(with_yield), "with_yield has a 'yield'"),
+        (partial(with_yield), "'with_yield' is an async generator"),
         (type("Short", (RecordProcessor,), {"handle": lambda self, record: None}), r"must take \(record, run\)"),
         (partial(lambda option: None), r"must take \(record, run\)"),
         (Upload, "is not a subclass of RecordProcessor"),

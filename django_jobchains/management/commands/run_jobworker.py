@@ -14,7 +14,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 
 from django_jobchains.children.limits import resident_bytes
-from django_jobchains.cli.converters import positive, seconds
+from django_jobchains.cli.converters import positive, queue, seconds, type_name
 from django_jobchains.db.libpq import add_network_options
 from django_jobchains.isolation import parse_size
 from django_jobchains.telemetry import add_sink, log, logger, remove_sink
@@ -55,7 +55,7 @@ class Command(BaseCommand):
             else:
                 self._run(options)
         except ImproperlyConfigured as error:
-            raise CommandError(str(error)) from error
+            raise CommandError(str(error).removeprefix("Worker(): ")) from error
 
     def _run(self, options: dict[str, Any]) -> None:
         limits = {"max_jobs": options["max_jobs"], "max_rss": options["max_rss"]}
@@ -261,9 +261,15 @@ def _replace_reason(worker: Worker, options: dict[str, Any]) -> str:
 def _add_options(parser: CommandParser) -> None:
     parser.add_argument("--slots", type=positive, help="attempts that run at once (JOBCHAINS['SLOTS'])")
     parser.add_argument("--async-slots", type=positive, help="the same for async handlers (JOBCHAINS['ASYNC_SLOTS'])")
-    parser.add_argument("--queue", action="append", metavar="NAME", help="queue to serve; repeatable (default: all)")
     parser.add_argument(
-        "--type", action="append", metavar="PATTERN", help="types to run: shop.*; repeatable (default: all)"
+        "--queue", type=queue, action="append", metavar="QUEUE", help="queue to serve; repeatable (default: all)"
+    )
+    parser.add_argument(
+        "--type",
+        type=type_name,
+        action="append",
+        metavar="PATTERN",
+        help="types to run: shop.*; repeatable (default: all)",
     )
     parser.add_argument("--database", metavar="ALIAS", help="database alias of the job tables (JOBCHAINS['DATABASE'])")
     parser.add_argument("--burst", action="store_true", help="exit when nothing is due")

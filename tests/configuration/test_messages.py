@@ -1,0 +1,117 @@
+"""Error messages that many people meet: each names what was called, what is wrong with it, and what to do instead."""
+
+import asyncio
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core.checks import run_checks
+from django.core.exceptions import SynchronousOnlyOperation
+from django.core.management import CommandError, call_command
+
+from django_jobchains import chains
+from django_jobchains.exceptions import InvalidInput
+from django_jobchains.handlers.batch import Batch
+from django_jobchains.handlers.running_job import RunningJob
+from django_jobchains.models import Job
+from django_jobchains.processors import JobType, Processors
+
+charge = JobType("messages.charge", input=int)
+
+#: What a handler's parameter may be annotated with, other than ``RunningJob[…]``.
+PARAMETERS = [None, RunningJob, "RunningJob", object, Any, RunningJob[int] | Batch[int]]
+
+
+class Plain:
+    """A class without anything that tells how to store its instances."""
+
+
+@dataclass(frozen=True)
+class Invoice:
+    order_id: int
+
+
+def registered(annotation, **options):
+    def ship(job): ...
+
+    if annotation is not None:
+        ship.__annotations__["job"] = annotation
+    return Processors().register("messages.ship", **options)(ship)
+
+
+async def enqueued_in_async_code(call):
+    return call()
+
+
+def in_async_code(call):
+    return lambda: asyncio.run(enqueued_in_async_code(call))
+
+
+def worker(*arguments):
+    return lambda: call_command("run_jobworker", "--burst", *arguments)
+
+
+OPTIONS = "run_at, delay, blockers, priority, queue, id, expires, deduplicate, max_attempts, using"
+NO_DELAY = "is not a length of time below a thousand years: pass 0 or more seconds"
+OF_INPUT = "but takes a RunningJob: annotate it with RunningJob"
+IN_ASYNC_CODE = "In async code, enqueue with 'await job_type.aenqueue(…)' or 'await chains.aenqueue_many(…)'."
+
+MESSAGES = [
+    (lambda: charge.enqueue(1, countdown=5), f"enqueue() does not take the argument countdown. It takes {OPTIONS}."),
+    (lambda: chains.enqueue(charge, 1, eta=5, to=1), "enqueue() does not take the arguments eta, to. It takes "),
+    (lambda: charge.enqueue(), "Not an int: pass int, not None."),
+    (lambda: charge.input_codec.decode('"x"', InvalidInput), "Not an int: Input should be a valid integer"),
+    (lambda: JobType("x", input=Invoice).enqueue(5), "Not an Invoice: pass Invoice(order_id=…), not int."),
+    (lambda: charge.enqueue(1, delay=-5), f"delay=-5 {NO_DELAY}"),
+    (lambda: charge.enqueue(1, delay=timedelta(hours=-1)), NO_DELAY),
+    (lambda: registered(RunningJob[Job]), "Job cannot be stored as JSON: pass its primary key, or a dataclass."),
+    (lambda: registered(RunningJob[Plain]), "Plain cannot be stored as JSON: pass its primary key, or a dataclass."),
+    (lambda: registered(RunningJob[list[Job]]), "list with Job in it cannot be stored as JSON: pass its primary key"),
+    (lambda: JobType("x", output=Job), "Job cannot be stored as JSON"),
+    (lambda: registered(int), f"ship' is annotated with int, {OF_INPUT}[int], and read the input from job.input."),
+    (lambda: registered(Invoice), f"ship' is annotated with Invoice, {OF_INPUT}[Invoice]"),
+    (lambda: registered(int | None), f"ship' is annotated with int | None, {OF_INPUT}[int | None]"),
+    (lambda: registered(list[int], batch_limit=5), "but takes a Batch: annotate it with Batch[list]"),
+    (lambda: registered(RunningJob[int], batch_limit=5), "ship' takes a Batch[…] of jobs, not a RunningJob."),
+    (in_async_code(charge.enqueue), "Not an int"),
+    (in_async_code(lambda: charge.enqueue(1)), IN_ASYNC_CODE),
+    (in_async_code(lambda: chains.enqueue_many([charge.item(1)])), IN_ASYNC_CODE),
+    (worker("--queue", ""), "argument --queue: '' is not a name: pass 1 to 100 printable characters"),
+    (worker("--type", ""), "argument --type: '' is not a name: pass 1 to 200 printable characters"),
+    (worker("--name", "x" * 101), "name='xxx"),
+]  # fmt: skip
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("call", "words"), MESSAGES, ids=[words[:50] for _, words in MESSAGES])
+def test_a_message_names_the_problem_and_the_remedy(call, words):
+    with pytest.raises((Exception, SynchronousOnlyOperation)) as caught:
+        call()
+    text = str(caught.value)
+    assert words in text
+    assert "Worker()" not in text
+    assert not re.search(r"\.\.|\. \.|\n", text)
+    assert text.endswith(".") or isinstance(caught.value, CommandError)  # argparse's own have no full stop
+
+
+@pytest.mark.parametrize("annotation", PARAMETERS, ids=str)
+def test_other_annotations_of_the_parameter_are_accepted(annotation):
+    assert registered(annotation).name == "messages.ship"
+
+
+@pytest.mark.parametrize(
+    ("setting", "name"),
+    [
+        ({"NOTIFIER": "redis"}, "JOBCHAINS['NOTIFIER']"),
+        ({"NOTIFIER": ["redis"]}, "JOBCHAINS['NOTIFIER']"),
+        ({"NOTIFIER": {"OPTIONS": "redis"}}, "JOBCHAINS['NOTIFIER']"),
+        ({"DATABASES": {"archive": {"NOTIFIER": "redis"}}}, "JOBCHAINS['DATABASES']['archive']['NOTIFIER']"),
+    ],
+)
+def test_a_notifier_that_is_not_a_dict_is_reported_by_a_check(settings, setting, name):
+    settings.JOBCHAINS = setting
+    [problem] = run_checks(tags=["jobchains"])
+    assert problem.id == "jobchains.E001"
+    assert problem.msg.startswith(f"{name} must be {{'BACKEND': dotted path, 'OPTIONS': {{…}}}}, or empty for ")
