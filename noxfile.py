@@ -80,6 +80,7 @@ SLOW_ON_POSTGRESQL = {
 }
 SLOW_ON_SQLITE = {
     "tests/children/test_death_of_the_parent.py",
+    "tests/documentation",
     "tests/model",
     "tests/notifications/test_other_processes.py",
     "tests/online_migrations",
@@ -103,7 +104,7 @@ NETWORK = "tests/chaos/test_network.py"
 #: What does not depend on the database runs on SQLite only: output, arguments, processes, and who may see and do what.
 #: Files with tests of locks run on PostgreSQL too.
 ON_ONE_DATABASE = (
-    "admin/actions", "admin/visibility", "children", "commands", "configuration", "packaging",
+    "admin/actions", "admin/visibility", "children", "commands", "configuration", "documentation", "packaging",
     "processors", "redaction", "testing", "typing",
 )  # fmt: skip
 #: Of these, what does not depend on the versions of Python and Django either runs with the lowest ones only.
