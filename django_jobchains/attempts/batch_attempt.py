@@ -134,7 +134,7 @@ class BatchAttempt(Attempt[Outcome]):
                 finished.output = ending
         except Exception as error:  # the type requires an output
             return attempt.ends_after(error)
-        return [attempt.outcome(OutcomeKind.COMPLETED, finished)]
+        return [attempt.finished(finished)]
 
     def ends_of_error(self, error: BaseException) -> list[Outcome]:
         return [outcome for attempt in self._attempts for outcome in self._ends_of_job_after(error, attempt)]

@@ -21,6 +21,7 @@ from django_jobchains.attempts.outcome import (
     fallback_outcome,
     max_attempts_of,
     not_started,
+    stopped_try,
 )
 from django_jobchains.attempts.transaction import AttemptTransaction
 from django_jobchains.db.connections import own_statements
@@ -106,9 +107,7 @@ class JobAttempt(Attempt[Outcome]):
             raise PhaseError("job.continue_with(…) must be returned: 'return job.continue_with(…)'.")
         else:
             finished.output = environment.processor.job_type.encode_output(result)
-        outcome = Outcome(
-            self.job, OutcomeKind.COMPLETED, finished, processor=environment.processor, policy=environment.policy
-        )
+        outcome = self.finished(finished)
         if self.transaction is not None and self.transaction.is_open:
             outcome.effects = complete_jobs(self.transaction, [finished])
         return [outcome]
@@ -155,6 +154,9 @@ class JobAttempt(Attempt[Outcome]):
             outcome.span = self.span
         return [outcome]
 
+    def finished(self, row: FinishedJob) -> Outcome:
+        return self.outcome(OutcomeKind.CONTINUED if row.continuation else OutcomeKind.COMPLETED, row)
+
     def outcome(self, ending: OutcomeKind, finished: FinishedJob | None = None, *, error: str = "") -> Outcome:
         environment = self.environment
         return Outcome(
@@ -163,6 +165,8 @@ class JobAttempt(Attempt[Outcome]):
 
     def _failed_try(self, error: BaseException) -> Outcome:
         environment = self.environment
+        if self.signal.reason == "cancelled":
+            return stopped_try(self.job, environment.processor, environment.policy, error)
         return failed_try(self.job, environment.processor, environment.policy, error, has_input=self.has_input)
 
     # The transaction

@@ -67,6 +67,8 @@ class OutcomeKind(StrEnum):
     """How an attempt ended."""
 
     COMPLETED = "completed"
+    #: The attempt completed its job, and the chain continues with another one.
+    CONTINUED = "continued"
     #: The attempt failed, and the job is tried again.
     RETRIED = "retried"
     #: The handler raised ``RescheduleJob``, which is not a failure.
@@ -74,7 +76,7 @@ class OutcomeKind(StrEnum):
     FAILED = "failed"
     #: Another worker has the job, or the job is deleted. Nothing was written.
     ABANDONED = "abandoned"
-    #: ``chains.cancel`` asked the attempt to stop.
+    #: The chain was cancelled, and the attempt did not complete its job. It is not a failure.
     CANCELLED = "cancelled"
     #: The worker is stopping. The attempt does not count.
     HANDED_BACK = "handed_back"
@@ -173,6 +175,16 @@ def failed_try(
     is_timeout = isinstance(error, JobAborted | HandlerStuck) and error.reason == "timed_out"
     kind: FailureKind = "timeout" if is_timeout else "error"
     return _failed(job, error, traceback_of(error), delay_seconds, kind, processor, policy)
+
+
+def stopped_try(job: ClaimedJob, processor: Processor, policy: AttemptPolicy, error: BaseException) -> Outcome:
+    """Return the outcome of an attempt that was asked to stop because its chain was cancelled. It is not a failure.
+
+    The store cancels the job, because the request to cancel is stored with it.
+    """
+    text = describe(error)
+    row = FailedTry(job.id, job.lease_number, text, "", None, 0, is_failure=False)
+    return Outcome(job, OutcomeKind.RESCHEDULED, failed=row, error=text, processor=processor, policy=policy)
 
 
 def crashed_try(

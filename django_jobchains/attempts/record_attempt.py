@@ -349,6 +349,8 @@ class RecordAttempt(Attempt[EndedRecord]):
 
     def _errored(self, error: BaseException) -> EndedRecord:
         text = describe(error)
+        if self.signal.reason == "cancelled":  # Not a failure: the store cancels the record, because its flag is set.
+            return self._ended(RecordEnd(*self.key, "handed_back"), error=text)
         if self.signal.reason == "timed_out":
             text = f"The handler exceeded max_runtime ({self.kind.max_runtime_seconds:g} s). {text}"
         kind = "errored" if is_retryable(error) else "failed"

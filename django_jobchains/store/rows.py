@@ -264,7 +264,7 @@ class FailedTry(OfAttempt):
 class EndedAttempt:
     """An attempt that has ended, and how: an argument of ``finish``, ``reschedule``, ``fail`` or ``hand_back``."""
 
-    ending: Literal["completed", "retried", "rescheduled", "failed", "handed_back"]
+    ending: Literal["completed", "continued", "retried", "rescheduled", "failed", "handed_back"]
     row: FinishedJob | FailedTry | AttemptKey
     #: The wait before the job is tried again if this cannot be written. None: the job fails.
     retry_seconds: float | None = 10
@@ -353,7 +353,7 @@ def outcome_values(attempt: EndedAttempt) -> dict[str, Any]:
 def ended_attempt(key: AttemptKey, values: Mapping[str, Any]) -> EndedAttempt:
     """Return how the attempt with this key ended, from values that were read from JSON."""
     ending = values["ending"]
-    if ending == "completed":
+    if ending in ("completed", "continued"):
         continuation = values["continuation"] and _new_job(values["continuation"])
         return EndedAttempt(ending, FinishedJob(*key, values["output"], continuation))
     if ending == "handed_back":

@@ -12,15 +12,15 @@ from uuid import UUID
 from django_jobchains.telemetry import names
 from django_jobchains.telemetry.names import MetricName
 
-#: The log levels of attempts by their ending. Other endings are warnings.
+#: The log levels of attempts by their ending. Others are warnings. Of one "abandoned", an AttemptAbandoned was logged.
 _LEVELS = {
-    **dict.fromkeys(("completed", "rescheduled", "requeued", "abandoned"), DEBUG),  # An AttemptAbandoned was logged.
+    **dict.fromkeys(("completed", "continued", "rescheduled", "requeued", "abandoned"), DEBUG),
     **dict.fromkeys(("cancelled", "handed_back"), INFO),
     "failed": ERROR,
 }
 _MARKS = {
-    "completed": "✓", "retried": "↻", "errored": "↻", "rescheduled": "↷", "requeued": "↷", "failed": "✗",
-    "cancelled": "⊘", "handed_back": "↩",
+    "completed": "✓", "continued": "✓", "retried": "↻", "errored": "↻", "rescheduled": "↷", "requeued": "↷",
+    "failed": "✗", "cancelled": "⊘", "handed_back": "↩",
 }  # fmt: skip
 
 
@@ -61,8 +61,8 @@ class DetailEvent(Event):
 class AttemptEnded(Event):
     """An attempt has ended. ``error``: one line, or "" without an error.
 
-    ``ending``: "completed", "retried", "rescheduled", "failed", "cancelled", "handed_back" or "abandoned". Of records,
-    the new state, or "requeued" or "handed_back".
+    ``ending``: "completed", "continued", "retried", "rescheduled", "failed", "cancelled", "handed_back" or "abandoned".
+    Of records, the new state, or "requeued" or "handed_back".
     """
 
     #: Of a record, its primary key as text.
@@ -94,11 +94,11 @@ class AttemptEnded(Event):
 
     @property
     def verbosity(self) -> int:
-        return 2 if self.ending in ("completed", "rescheduled", "requeued", "handed_back") else 1
+        return 2 if self.ending in ("completed", "continued", "rescheduled", "requeued", "handed_back") else 1
 
     @property
     def style(self) -> str:
-        return {"completed": "SUCCESS", "failed": "ERROR"}.get(self.ending, "WARNING")
+        return {"completed": "SUCCESS", "continued": "SUCCESS", "failed": "ERROR"}.get(self.ending, "WARNING")
 
     def line(self) -> str:
         if self.ending == "abandoned":  # An AttemptAbandoned was shown.

@@ -24,7 +24,8 @@ MAX_KEPT_SUMS = 10_000
 NEWEST_WEIGHT = 0.2
 
 # Looked up once, because every attempt is counted.
-_COMPLETED, _FAILED = OutcomeKind.COMPLETED, (OutcomeKind.RETRIED, OutcomeKind.FAILED)
+_COMPLETED = (OutcomeKind.COMPLETED, OutcomeKind.CONTINUED)
+_COUNTED = (*_COMPLETED, OutcomeKind.RETRIED, OutcomeKind.FAILED)
 
 
 @dataclass(slots=True)
@@ -64,8 +65,8 @@ class AttemptCounter(PeriodicTask):
                     continue
                 if outcome.failed is not None and outcome.failed.kind == "crash":
                     self._sums_of(slice_, outcome.job.type_name).crashed += 1
-                elif outcome.ending is _COMPLETED or outcome.ending in _FAILED:
-                    self._add(slice_, outcome.job.type_name, outcome.seconds, outcome.ending is _COMPLETED)
+                elif outcome.ending in _COUNTED:
+                    self._add(slice_, outcome.job.type_name, outcome.seconds, outcome.ending in _COMPLETED)
 
     def count(self, type_name: str, seconds: float, *, is_completed: bool) -> None:
         """Count an attempt that was completed or failed. Can be called from any thread."""

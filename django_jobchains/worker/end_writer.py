@@ -343,7 +343,7 @@ class JobSink(Sink[Outcome]):
         by_kind: dict[OutcomeKind, list[Outcome]] = defaultdict(list)
         for outcome in outcomes:
             if not outcome.is_written and outcome.ending is not OutcomeKind.ABANDONED:
-                by_kind[outcome.ending].append(outcome)
+                by_kind[OutcomeKind.COMPLETED if outcome.finished else outcome.ending].append(outcome)
         if not by_kind:
             return []
         with measured("finish", self._worker):
@@ -384,7 +384,8 @@ class JobSink(Sink[Outcome]):
             return self._store.attempts.has_failed(outcome.job.key, outcome.failed.kind)
         if outcome.finished:
             return outcome.job.key in completed
-        return self._store.jobs.state_of(outcome.job.id) == ("pending", outcome.job.lease_number)
+        state = self._store.jobs.state_of(outcome.job.id)
+        return state in [(status, outcome.job.lease_number) for status in ("pending", "cancelled")]
 
     def replace(self, outcome: Outcome, error: Exception) -> bool:
         """Replace an outcome by a failure. If that cannot be written either, only this outcome is delayed."""
@@ -445,8 +446,7 @@ class JobSink(Sink[Outcome]):
                 self._reported_chains.add(job.chain_id)
             if outcome.span is not None:
                 created = [continuation.id] if is_written and continuation else []
-                name = "continued" if created else str(ending)
-                outcome.span.end(name, outcome.exception, abandoned_reason, created)
+                outcome.span.end(str(ending), outcome.exception, abandoned_reason, created)
         self._replaced.difference_update(map(id, outcomes))
         report(*attempts)
         report(*chains)

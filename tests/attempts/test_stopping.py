@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from contextlib import suppress
+from logging import INFO
 
 import pytest
 
@@ -96,14 +97,50 @@ def endings(events):
 
 
 @every_kind
-def test_cancelled_handler_is_asked_to_stop(scenario, run, waits, reasons, events):
+def test_cancelled_handler_is_asked_to_stop_and_has_not_failed(scenario, run, waits, reasons, events, caplog):
     run(waits)
+    with caplog.at_level(INFO, "django_jobchains"):
+        scenario.cancel()
+        until_states(scenario, "cancelled")
+        until(lambda: endings(events) == {"cancelled"})
+    assert reasons == ["cancelled"]
+    if scenario.kind in RECORDS:
+        assert not Export.objects.exclude(num_failures=0).exists()
+    else:
+        assert scenario.errors() == {"JobAborted: The attempt was asked to stop: cancelled."}
+    assert not FailedAttempt.objects.exists()
+    ended = [record for record in caplog.records if "attempt ended" in record.getMessage()]
+    assert len(ended) == len(scenario.made)
+    assert {(record.levelno, record.exc_info, record.exc_text) for record in ended} == {(INFO, None, None)}
+
+
+@kinds(*JOBS)
+def test_error_of_a_handler_that_was_asked_to_stop_is_not_a_failure(scenario, run, started, gate, events):
+    def interrupted(jobs):
+        started.set()
+        try:
+            yield wait(gate)
+        finally:
+            raise ConnectionError("closed by on_abort")
+
+    run(interrupted)
     scenario.cancel()
     until_states(scenario, "cancelled")
-    assert reasons == ["cancelled"]
-    if scenario.kind not in RECORDS:
-        assert scenario.errors() == {"JobAborted: The attempt was asked to stop: cancelled."}
     until(lambda: endings(events) == {"cancelled"})
+    assert scenario.errors() == {"ConnectionError: closed by on_abort"}
+    assert not FailedAttempt.objects.exists()
+    assert scenario.made[0].current_job.counted_attempts == 0  # A retry has all its attempts.
+
+
+@every_kind
+def test_stuck_attempt_of_a_cancelled_chain_has_not_failed(scenario, run, unresponsive, settings, events):
+    settings.JOBCHAINS = {"STUCK_SECONDS": 0.2}
+    run(unresponsive)
+    scenario.cancel()
+    until_states(scenario, "cancelled")
+    until(lambda: endings(events) == {"cancelled"})
+    until(lambda: [event.reason for event in events.of(AttemptStuck)] == ["cancelled"])
+    assert not FailedAttempt.objects.exists()
 
 
 @every_kind

@@ -276,7 +276,7 @@ _VALUES[RecordHookEnded] = attrgetter("type_name", "hook", "error_type")
 _VALUES[AttemptEnded] = lambda event: (
     event.type_name,
     event.queue,
-    "continued" if event.continued_with and event.ending == "completed" else str(event.ending),
+    str(event.ending),
     event.abandoned_reason,
 )
 #: The histograms of a share of the events.

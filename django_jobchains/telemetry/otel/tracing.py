@@ -31,7 +31,7 @@ from opentelemetry.trace import (
 )
 
 from django_jobchains.conf import get_settings
-from django_jobchains.exceptions import LeaseLost, RescheduleJob
+from django_jobchains.exceptions import JobAborted, LeaseLost, RescheduleJob
 from django_jobchains.telemetry import names
 from django_jobchains.telemetry.otel.carrier import (
     LINKS,
@@ -311,7 +311,8 @@ class _SampledSpan(AttemptSpan):
         try:
             yield
         except BaseException as error:
-            if not isinstance(error, RescheduleJob):
+            is_stop = isinstance(error, JobAborted) and error.reason != "timed_out"
+            if not (is_stop or isinstance(error, RescheduleJob)):
                 _set_error(span, error)
             raise
         finally:
