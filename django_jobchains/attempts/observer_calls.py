@@ -1,10 +1,11 @@
 """Calls the observers of attempts, in order, on a thread for that: what they do may take long or use the database."""
 
-import queue
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from threading import Event
+from uuid import UUID
 
 from django_jobchains.attempts.outcome import Outcome, OutcomeKind
 from django_jobchains.db.connections import close_thread_connections, usable_connections
@@ -27,15 +28,23 @@ class ObserverCalls:
     """The calls that wait. Can be used from any thread; one thread makes the calls."""
 
     def __init__(self) -> None:
-        self._queue: queue.Queue[Callable[[], object]] = queue.Queue()
+        #: A call stays the first one until it has been made. This is faster than a ``Queue``.
+        self._calls: deque[Callable[[], object]] = deque()
+        self._is_awake = Event()
 
     @property
     def is_behind(self) -> bool:
-        return self._queue.unfinished_tasks > MAX_WAITING
+        return len(self._calls) > MAX_WAITING
 
     @property
     def is_drained(self) -> bool:
-        return not self._queue.unfinished_tasks
+        return not self._calls
+
+    def put(self, call: Callable[[], object]) -> None:
+        """Add a call, and wake the thread that makes it."""
+        self._calls.append(call)
+        if not self._is_awake.is_set():
+            self._is_awake.set()
 
     def started(self, processor: Processor, job: ClaimedJob) -> None:
         """Call the observer before an attempt: at once, unless that would block an event loop."""
@@ -43,7 +52,7 @@ class ObserverCalls:
         if observer is None or not observer.observes("running"):
             return
         if processor.is_async:
-            self._queue.put(partial(observer.started, job))
+            self.put(partial(observer.started, job))
             return
         if job.attempt > 1:  # Earlier attempts are read.
             usable_connections()
@@ -60,37 +69,35 @@ class ObserverCalls:
         row = outcome.finished or outcome.failed
         if row is None or getattr(row, "continuation", None):
             return
-        self._queue.put(partial(observer.ended, outcome.job, row, status, outcome.seconds, outcome.exception))
+        self.put(partial(observer.ended, outcome.job, row, status, outcome.seconds, outcome.exception))
 
-    def ended_elsewhere(self, observer: AttemptObserver, job_id: Any) -> None:
-        self._queue.put(partial(observer.ended_elsewhere, job_id))
+    def ended_elsewhere(self, observer: AttemptObserver, job_id: UUID) -> None:
+        self.put(partial(observer.ended_elsewhere, job_id))
 
-    def next(self) -> Callable[[], object] | None:
-        """Wait for a call, and return it; None if there is none for a long time. Then close the connections."""
-        try:
-            return self._queue.get(timeout=IDLE_SECONDS)
-        except queue.Empty:
+    def wait(self) -> None:
+        """Wait for a call. If there is none for a long time, close the connections of the thread."""
+        self._is_awake.clear()  # Before the look, so that a later call ends the wait.
+        if not self._calls and not self._is_awake.wait(IDLE_SECONDS):
             close_thread_connections()
-            return None
 
-    def make(self, call: Callable[[], object] | None) -> None:
-        """Make a call that ``next`` has returned."""
-        if call is not None:
+    def make_next(self) -> None:
+        """Make a call, if one waits."""
+        if self._calls:
             connections = usable_connections()
             try:
-                call()
+                self._calls[0]()
             finally:
                 connections.clean()  # A receiver may have left a transaction open.
-                self._queue.task_done()
+                self._calls.popleft()
 
     def run(self) -> None:
-        """Make the calls that wait."""
-        while not self._queue.empty():
-            self.make(self._queue.get())
+        """Make all calls that wait."""
+        while self._calls:
+            self.make_next()
 
     def interrupt(self) -> None:
         """End the wait for a call."""
-        self._queue.put(lambda: None)
+        self._is_awake.set()
 
     def drain(self, deadline: float) -> bool:
         """Wait until every call has been made. Return whether that was before the monotonic time ``deadline``."""

@@ -226,8 +226,7 @@ class Jobs(Part, ABC):
 
         The effects are added first: if the reply to a commit is lost, the jobs may exist.
         """
-        if any(job.is_task for job in jobs):
-            self._task_names.add_new(jobs)
+        self._task_names.add_new(jobs)
         is_single = len(jobs) == 1
         are_alike = self.db.has_arrays and not is_single and _are_alike(jobs)
         rows = [self._new_row(jobs[0])] * len(jobs) if are_alike else [self._new_row(job) for job in jobs]

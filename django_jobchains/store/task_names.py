@@ -20,16 +20,17 @@ class TaskNames(Part):
 
         Outside of a transaction, a name may be stored without the job that follows.
         """
-        names = {job.type_name for job in jobs if job.is_task}
+        new = {job.type_name for job in jobs if job.is_task} - _known[self.db.using]
+        if not new:
+            return
 
         def remember() -> None:
             # Django's test cases can call the hooks of a transaction that they roll back later.
             if not self.db.connection.in_atomic_block:
-                _known[self.db.using].update(names)
+                _known[self.db.using].update(new)
 
-        if new := names - _known[self.db.using]:
-            self.db.fetch(self._add, [json.dumps([{"name": name} for name in sorted(new)])])
-            call_after_commit(self.db.using, remember)
+        self.db.fetch(self._add, [json.dumps([{"name": name} for name in sorted(new)])])
+        call_after_commit(self.db.using, remember)
 
     @retried
     def read(self) -> Collection[str]:

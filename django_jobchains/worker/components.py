@@ -236,9 +236,10 @@ class Components:
 
     def call_observer(self) -> None:
         """Wait for a call of an observer, and make it: a step of their thread."""
-        with waiting():
-            call = self.context.observers.next()
-        self.context.observers.make(call)
+        if self.context.observers.is_drained:
+            with waiting():
+                self.context.observers.wait()
+        self.context.observers.make_next()
 
     def _threads(self) -> dict[str, OwnedThread]:
         context = self.context

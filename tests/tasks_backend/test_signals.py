@@ -50,6 +50,25 @@ def test_signals_that_nobody_receives_are_not_prepared(caplog, request):
     assert [observer.observes(status) for status in ("running", "completed")] == [True, True]
 
 
+def test_the_framework_logs_tasks_without_other_receivers(run, caplog):
+    caplog.set_level("DEBUG", framework.signal_logger.name)
+    results = [tasks.add.enqueue(1), tasks.fail.enqueue()]
+    run()
+    records = [record for record in caplog.records if record.name == framework.signal_logger.name]
+    for result, states in zip(results, [["RUNNING", "SUCCESSFUL"], ["RUNNING", "FAILED"]], strict=True):
+        texts = [record.getMessage() for record in records if result.id in record.getMessage()]
+        start = f"Task id={result.id} path={result.task.module_path}"
+        assert texts == [f"{start} enqueued backend=default", *[f"{start} state={state}" for state in states]]
+    assert [record.exc_info[0] for record in records if record.exc_info] == [tasks.PaymentError]
+
+
+def test_a_signal_without_any_receiver_is_not_prepared(caplog, monkeypatch):
+    caplog.set_level("INFO", framework.signal_logger.name)
+    monkeypatch.setattr(task_started, "receivers", [])
+    observer = task_backends["default"].slice().type_of(tasks.add).processor.observer
+    assert [observer.observes(status) for status in ("running", "completed")] == [False, True]
+
+
 def test_a_rolled_back_task_sends_no_signal(signals, transactional_db):
     with transaction.atomic():
         tasks.add.enqueue(1)
