@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from django_jobchains import chains, schedules
+    from django_jobchains import chains, limits, schedules
     from django_jobchains.declare.job_types import JobType
     from django_jobchains.declare.limits import Concurrency, Rate
     from django_jobchains.declare.policies import Backoff, Lease, Retention
@@ -36,12 +36,13 @@ __all__ = (
     "Retention",
     "RunningJob",
     "chains",
+    "limits",
     "schedules",
 )
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("chains", "schedules"):
+    if name in ("chains", "limits", "schedules"):
         return import_module(f"django_jobchains.{name}")
     if name in ("Backoff", "Lease", "Retention"):  # Settings may contain them, so this must not need settings.
         return getattr(import_module("django_jobchains.declare.policies"), name)

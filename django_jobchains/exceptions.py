@@ -20,6 +20,7 @@ JobchainsError
 ├── ScheduleNotFound
 ├── ScheduleExists
 ├── ScheduleDeclaredInCode       the schedule comes from code, which alone can change or remove it
+├── LimitNotFound                neither a type nor a group of this name declares a limit
 ├── ChainNotFound
 ├── JobNotFound
 ├── JobNotRunnable               the job's status does not allow run_now() or reschedule()
@@ -53,12 +54,11 @@ RescheduleJob, FailJob           raised *by* handlers, to end an attempt
 """
 
 import signal
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
+from difflib import get_close_matches
 from typing import Any
 from uuid import UUID
-
-from django_jobchains.values import seconds_text
 
 
 class JobchainsError(Exception):
@@ -197,6 +197,16 @@ class ScheduleDeclaredInCode(JobchainsError):
                          "can be paused, resumed and run.")  # fmt: skip
 
 
+class LimitNotFound(JobchainsError):
+    """``known``: the names of the limits that the code declares."""
+
+    def __init__(self, name: str, known: Collection[str] = ()) -> None:
+        self.name = name
+        near = ", ".join(map(repr, get_close_matches(name, known))) if known else ""
+        found = f"Did you mean {near}?" if near else f"Declared: {', '.join(sorted(known)) or 'none'}."
+        super().__init__(f"No type or group {name!r:.200} declares a limit. {found}")
+
+
 class ChainNotFound(JobchainsError):
     def __init__(self, chain_id: UUID) -> None:
         self.chain_id = chain_id
@@ -262,16 +272,18 @@ class ChainReferenced(JobchainsError):
 
 
 class ChainTimeout(JobchainsError, TimeoutError):
-    """A chain did not end in time. ``status``: its last known status, or None if it could not be read.
+    """A chain did not end in time. ``status``: its last known status, or None if it could not be read."""
 
-    ``reason``: what it waits for, if that is known.
-    """
-
-    def __init__(self, chain_id: UUID, seconds: float, status: str | None = None, reason: str = "") -> None:
+    def __init__(self, chain_id: UUID, seconds: float, status: str | None = None) -> None:
         self.chain_id = chain_id
         self.status = status
-        reason = reason or ("the database did not answer" if status is None else f"it is {status}")
-        super().__init__(f"Chain {chain_id} did not end within {seconds_text(seconds)}: {reason}. Waiting changed "
+        reason = {
+            None: "the database did not answer",
+            "pending": "it is pending, and no worker has started its next job yet. Check that a worker is running "
+            "(manage.py run_jobworker); in a test without one, call django_jobchains.testing.run_due_jobs() first",
+            "blocked": "it is blocked by other chains that have not completed",
+        }.get(status, f"it is {status}")
+        super().__init__(f"Chain {chain_id} did not end within {seconds:g} seconds: {reason}. Waiting changed "
                          "nothing: you can wait again.")  # fmt: skip
 
 
@@ -370,9 +382,9 @@ class JobAborted(JobchainsError):
 class HandlerStuck(JobchainsError):
     def __init__(self, reason: str, seconds: float) -> None:
         self.reason = reason
-        super().__init__(f"The handler was asked to stop ({reason.replace('_', ' ')}) and did not within "
-                         f"{seconds_text(seconds)}. It can no longer write to its job. Check job.signal in the "
-                         "handler, or set timeouts for calls that wait.")  # fmt: skip
+        super().__init__(f"The handler was asked to stop ({reason.replace('_', ' ')}) and did not within {seconds:g} "
+                         "seconds. It can no longer write to its job. Check job.signal in the handler, or set timeouts "
+                         "for calls that wait.")  # fmt: skip
 
 
 class RescheduleJob(Exception):
@@ -413,7 +425,7 @@ class PoolTimeout(JobchainsError, TimeoutError):
 
     def __init__(self, key: str, seconds: float) -> None:
         self.key = key
-        super().__init__(f"No child for key {key!r} within {seconds_text(seconds)}. Release children sooner, increase "
+        super().__init__(f"No child for key {key!r} within {seconds:g} seconds. Release children sooner, increase "
                          "max_workers or the timeout, or check is_saturated() first.")  # fmt: skip
 
 
@@ -453,7 +465,7 @@ class ChildTimeout(JobchainsError, TimeoutError):
 
     def __init__(self, target: str, seconds: float) -> None:
         self.target = target
-        super().__init__(f"{target!r} did not return within {seconds_text(seconds)}, and was stopped.")
+        super().__init__(f"{target!r} did not return within {seconds:g} seconds, and was stopped.")
 
 
 class RemoteError(JobchainsError):

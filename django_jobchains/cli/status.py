@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from django_jobchains.cli.screen import Cell, Column, counted, first_line, status_cell
+from django_jobchains.cli.screen import Cell, Column, first_line, status_cell
 from django_jobchains.cli.subcommand import Invocation, Subcommand
 from django_jobchains.models import Schedule
 from django_jobchains.monitoring import (
@@ -123,14 +123,14 @@ def _pool_state(pool: PoolState) -> str:
 def queues_section(found: Overview) -> Section:
     columns = (
         Column("QUEUE", lambda queue: queue.name, min_width=8),
-        *_due_or_running(found),
+        *_unfinished(found),
         Column("STATE", lambda queue: status_cell(_queue_state(queue)), min_width=8),
         *_waiting(found),
     )
     return Section("Queues", columns, found.queues)
 
 
-def _due_or_running(found: Overview) -> Iterator[Column]:
+def _unfinished(found: Overview) -> Iterator[Column]:
     """Yield the columns of the jobs of a queue or type that are due or running."""
 
     def oldest(facts: QueueFacts | TypeFacts) -> str:
@@ -145,7 +145,7 @@ def _waiting(found: Overview) -> Iterator[Column]:
     """Yield the columns of the jobs of a queue or type that no worker may start yet."""
     yield Column("SCHEDULED", lambda facts: found.shown(facts, "scheduled"), is_number=True, is_optional=True)
     yield Column("BLOCKED", lambda facts: found.shown(facts, "blocked"), is_number=True, is_optional=True)
-    yield Column("OUTSIDE", lambda facts: found.shown(facts, "outside"), is_number=True, is_optional=True)
+    yield Column("EXTERNAL", lambda facts: found.shown(facts, "outside"), is_number=True, is_optional=True)
 
 
 def _queue_state(queue: QueueFacts) -> str:
@@ -157,7 +157,7 @@ def _types_section(found: Overview) -> Section:
     """Return the table of the types that have jobs."""
     columns = (
         Column("TYPE", lambda kind: kind.name, min_width=12),
-        *_due_or_running(found),
+        *_unfinished(found),
         Column("FAILED", lambda kind: Cell(number(kind.failed), "failed" if kind.failed else ""), is_number=True),
         Column("WORKERS", lambda kind: Cell(str(kind.workers), "error" if kind.is_unserved else ""), is_number=True),
         *_waiting(found),
@@ -189,9 +189,8 @@ def failing_section(found: Overview) -> Section:
         Column("JOBS", lambda kind: number(kind.jobs), is_number=True),
         Column("LAST", lambda kind: ago(kind.last_age_seconds), is_number=True),
         Column("LAST ERROR", lambda kind: first_line(kind.last_error), min_width=10),
-        Column("FAILED JOBS", lambda kind: number(kind.failed_jobs), is_number=True, is_optional=True),
     )
-    return Section("Failed attempts in the last day", columns, found.failing)
+    return Section("Failed in the last day", columns, found.failing)
 
 
 def throughput_line(found: Throughput) -> str:
@@ -203,5 +202,4 @@ def throughput_json(found: Throughput) -> dict[str, Any]:
 
 
 def _totals(totals: AttemptTotals) -> str:
-    jobs = f"{number(totals.completed)} jobs completed, {number(totals.jobs_failed)} failed"
-    return f"{jobs} ({counted(totals.failed, 'failed attempt')})"
+    return f"{number(totals.completed)} completed, {number(totals.failed)} failed"

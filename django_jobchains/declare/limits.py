@@ -7,7 +7,7 @@ from decimal import Decimal
 from hashlib import blake2b
 from math import ceil
 from operator import attrgetter, itemgetter
-from types import NoneType
+from types import MappingProxyType, NoneType
 from typing import Annotated, Any, NamedTuple
 from uuid import UUID
 
@@ -16,6 +16,7 @@ from django_jobchains.exceptions import InvalidInput, RegistryError
 from django_jobchains.store.deduplication import KEY_LENGTH
 from django_jobchains.store.deduplication import TENANT_SEPARATOR as SEPARATOR
 from django_jobchains.store.limits import StartRate
+from django_jobchains.store.queues import Override
 from django_jobchains.text.errors import describe
 from django_jobchains.values import MAX_SECONDS, TYPE_NAME, Count, Duration, check_fields
 
@@ -63,7 +64,7 @@ class Rate:
 
     def __post_init__(self) -> None:
         _check(self)
-        if self.start_rate.microseconds * self.burst > MAX_SECONDS * 1e6:
+        if self.start_rate.burst < self.burst:
             raise ValueError(f"burst={self.burst}: it takes longer than a thousand years until so many may start.")
 
     def __str__(self) -> str:
@@ -71,9 +72,19 @@ class Rate:
         return f"{self.limit} per {float(self.per):g} s{burst}"  # type: ignore[arg-type]
 
     @property
+    def seconds(self) -> float:
+        """The length of the window."""
+        return float(self.per)  # type: ignore[arg-type]
+
+    @property
     def start_rate(self) -> StartRate:
+        return self.start_rate_at(self.limit)
+
+    def start_rate_at(self, limit: int) -> StartRate:
+        """Return the rate with another limit. A burst that it cannot reach in a thousand years is made smaller."""
         # Rounded up, so that the sum of the intervals is not shorter than the window.
-        return StartRate(ceil(float(self.per) * 1e6 / self.limit), self.burst)  # type: ignore[arg-type]
+        microseconds = ceil(self.seconds * 1e6 / limit)
+        return StartRate(microseconds, max(1, min(self.burst, int(MAX_SECONDS * 1e6) // microseconds)))
 
 
 def _check(limit: Concurrency | Rate) -> None:
@@ -128,15 +139,24 @@ class TypeLimits:
     rate: Rate | None
     fair: LimitKey | None
 
-    @property
-    def slot_limit(self) -> int | None:
-        """How many of its jobs, or of each key or group, may run at once."""
-        return None if self.concurrency is None else self.concurrency.limit
+    def slot_limit(self, type_name: str, overrides: Mapping[str, Override] = MappingProxyType({})) -> int | None:
+        """Return how many of its jobs, or of each key or group, may run at once: 0 if none may start.
 
-    @property
-    def start_rate(self) -> StartRate | None:
-        """How fast its jobs, or those of each key or group, may start."""
-        return None if self.rate is None else self.rate.start_rate
+        ``overrides``: what replaces the declared numbers, by the name of the type or group.
+        """
+        if self.rate is not None and overrides.get(self.rate.group or type_name, Override()).rate == 0:
+            return 0
+        if self.concurrency is None:
+            return None
+        override = overrides.get(self.concurrency.group or type_name, Override())
+        return self.concurrency.limit if override.concurrency is None else override.concurrency
+
+    def start_rate(self, type_name: str, overrides: Mapping[str, Override] = MappingProxyType({})) -> StartRate | None:
+        """Return how fast its jobs, or those of each key or group, may start."""
+        if self.rate is None:
+            return None
+        override = overrides.get(self.rate.group or type_name, Override())
+        return self.rate.start_rate_at(override.rate or self.rate.limit)
 
     def keys(self, type_name: str, input: Any) -> LimitKeys:
         """Return the keys of a job with this input, as its handler receives it. Raises ``InvalidInput``."""
@@ -162,6 +182,40 @@ class TypeLimits:
             if isinstance(key, str) and names is not None and key not in names:
                 known = f"It has {', '.join(names)}." if names else "It has no fields."
                 raise RegistryError(f"{key!r} is the key of a limit, but not a field of the input. {known}")
+
+
+@dataclass(frozen=True)
+class DeclaredLimit:
+    """A limit, and the types that share it. It has the name of their group, or of its only type."""
+
+    name: str
+    types: tuple[str, ...]
+    concurrency: Concurrency | None = None
+    rate: Rate | None = None
+
+    @property
+    def is_group(self) -> bool:
+        return any(limit is not None and limit.group is not None for limit in (self.concurrency, self.rate))
+
+    @property
+    def has_keys(self) -> bool:
+        return any(limit is not None and limit.key is not None for limit in (self.concurrency, self.rate))
+
+
+def declared_limits(limits: Iterable[tuple[str, TypeLimits]]) -> dict[str, DeclaredLimit]:
+    """Return the limits of these types by their names."""
+    found: dict[str, DeclaredLimit] = {}
+    for type_name, own in limits:
+        for declared in (own.concurrency, own.rate):
+            if declared is not None:
+                name = declared.group or type_name
+                limit = found.get(name, DeclaredLimit(name, ()))
+                limit = replace(limit, types=tuple(dict.fromkeys((*limit.types, type_name))))
+                if isinstance(declared, Rate):
+                    found[name] = replace(limit, rate=declared)
+                else:
+                    found[name] = replace(limit, concurrency=declared)
+    return found
 
 
 def group_problems(limits: Iterable[tuple[str, TypeLimits]]) -> Iterator[str]:

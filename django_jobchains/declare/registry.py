@@ -13,7 +13,7 @@ from django.utils.module_loading import module_has_submodule
 
 from django_jobchains.conf import get_settings
 from django_jobchains.declare.job_types import JobType, Processor, declaration_errors, name_of
-from django_jobchains.declare.limits import group_problems
+from django_jobchains.declare.limits import DeclaredLimit, TypeLimits, declared_limits, group_problems
 from django_jobchains.declare.schedules import checked_schedule
 from django_jobchains.declare.slices import Processors
 from django_jobchains.exceptions import (
@@ -105,15 +105,18 @@ class Registry:
 
     def limit_problems(self) -> Iterator[str]:
         """Describe types that share a group with an earlier one, but have another limit."""
-        return group_problems([(part.job_type.name, part.limits) for part in self.processors() if part.limits])
+        return group_problems(self._limits())
+
+    def limits(self) -> dict[str, DeclaredLimit]:
+        """Return the limits that hold for all workers together, by name."""
+        return declared_limits(self._limits())
+
+    def _limits(self) -> list[tuple[str, TypeLimits]]:
+        return [(part.job_type.name, part.limits) for part in self.processors() if part.limits]
 
     def sharing_limits(self) -> dict[str, list[str]]:
         """Return, for each type whose running jobs are counted, the types that share its limit, including itself."""
-        groups = {
-            part.job_type.name: part.limits.concurrency.group
-            for part in self.processors()
-            if part.limits and part.limits.concurrency
-        }
+        groups = {name: own.concurrency.group for name, own in self._limits() if own.concurrency}
         return {
             name: [name] if group is None else [other for other, its in groups.items() if its == group]
             for name, group in groups.items()

@@ -325,6 +325,20 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="LimitOverride",
+            fields=[
+                ("name", models.CharField(max_length=200, primary_key=True, serialize=False, verbose_name="name")),
+                ("concurrency", models.PositiveIntegerField(null=True, verbose_name="concurrency")),
+                ("rate", models.PositiveIntegerField(null=True, verbose_name="rate")),
+            ],
+            options={
+                "verbose_name": "limit override",
+                "verbose_name_plural": "limit overrides",
+                "default_permissions": ("view", "change"),
+                "base_manager_name": "objects",
+            },
+        ),
+        migrations.CreateModel(
             name="WorkerPresence",
             fields=[
                 ("id", models.CharField(max_length=200, primary_key=True, serialize=False)),
@@ -432,24 +446,15 @@ class Migration(migrations.Migration):
                 (
                     "pk",
                     models.CompositePrimaryKey(
-                        "span",
-                        "starts_at",
-                        "type_name",
-                        "queue",
-                        blank=True,
-                        editable=False,
-                        primary_key=True,
-                        serialize=False,
+                        "span", "starts_at", "type_name", blank=True, editable=False, primary_key=True, serialize=False
                     ),
                 ),
                 ("span", models.PositiveIntegerField(choices=[(60, "minute"), (3600, "hour")], verbose_name="span")),
                 ("starts_at", models.DateTimeField(verbose_name="starts at")),
                 ("type_name", models.CharField(max_length=200, verbose_name="type")),
-                ("queue", models.CharField(default="", max_length=100, verbose_name="queue")),
                 ("completed", models.PositiveIntegerField(verbose_name="completed")),
                 ("failed", models.PositiveIntegerField(verbose_name="failed")),
                 ("crashed", models.PositiveIntegerField(default=0, verbose_name="crashed")),
-                ("jobs_failed", models.PositiveIntegerField(default=0, verbose_name="failed jobs")),
                 ("seconds", models.FloatField(verbose_name="seconds")),
                 ("longest_seconds", models.FloatField(verbose_name="longest")),
             ],

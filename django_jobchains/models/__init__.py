@@ -21,7 +21,7 @@ from django_jobchains.models.jobs import (
     RateState,
 )
 from django_jobchains.models.schedules import Schedule, ScheduleQuerySet
-from django_jobchains.models.workers import AttemptCount, QueueState, TaskName, WorkerPresence
+from django_jobchains.models.workers import AttemptCount, LimitOverride, QueueState, TaskName, WorkerPresence
 
 __all__ = (
     "LAST",
@@ -39,6 +39,7 @@ __all__ = (
     "JobProgress",
     "JobQuerySet",
     "KeyLock",
+    "LimitOverride",
     "LogLine",
     "QueueState",
     "RateState",

@@ -21,11 +21,12 @@ from django_jobchains.store.database import Database
 from django_jobchains.store.deduplication import Keys
 from django_jobchains.store.deferred import Deferred
 from django_jobchains.store.job_logs import Logs
-from django_jobchains.store.jobs import Jobs, Queues
+from django_jobchains.store.jobs import Jobs
 from django_jobchains.store.last_jobs import LastJobs
 from django_jobchains.store.leases import Leases
 from django_jobchains.store.limits import Limits
 from django_jobchains.store.on_failure import FailureChains
+from django_jobchains.store.queues import Queues
 from django_jobchains.store.record_operations import RecordOperations
 from django_jobchains.store.records import Records
 from django_jobchains.store.retention import Pruning

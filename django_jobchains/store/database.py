@@ -35,6 +35,7 @@ class Tables:
     deferred_write: str = '"django_jobchains_deferredwrite"'
     worker: str = '"django_jobchains_workerpresence"'
     queue: str = '"django_jobchains_queuestate"'
+    limit_override: str = '"django_jobchains_limitoverride"'
     schedule: str = '"django_jobchains_schedule"'
     attempt_count: str = '"django_jobchains_attemptcount"'
     key_lock: str = '"django_jobchains_keylock"'

@@ -122,7 +122,6 @@ class AttemptAbandoned(Event):
     """
 
     level = WARNING
-    #: Of a record, its primary key as text.
     job_id: UUID | str
     reason: str
     #: "" for a job.
@@ -143,7 +142,6 @@ class AttemptStuck(Event):
     counter = names.SLOT_STUCK
     level = ERROR
     verbosity = 0
-    #: Of a record, its primary key as text.
     job_id: UUID | str
     type_name: str
     reason: str
@@ -166,7 +164,6 @@ class OutcomeDelayed(Event):
 
     counter = names.OUTCOME_DELAYED
     level = WARNING
-    #: Of a record, its primary key as text.
     job_id: UUID | str
     type_name: str
     seconds: float
@@ -331,11 +328,18 @@ class ScheduleFailed(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class ChildDied(Event):
-    """A child process died while it ran an attempt. ``exitcode``: negative for the signal that killed it.
+class LimitChanged(Event):
+    """A limit was changed at run time. ``kind``: "limit" or "queue". Numbers that did not change are None."""
 
-    ``job_id``: for a record, its primary key as text.
-    """
+    kind: str
+    name: str
+    concurrency: int | None = None
+    rate: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChildDied(Event):
+    """A child process died while it ran an attempt. ``exitcode``: negative for the signal that killed it."""
 
     counter = names.CHILD_CRASHED
     level = WARNING
@@ -351,10 +355,7 @@ class ChildDied(Event):
 
 @dataclass(frozen=True, slots=True)
 class ChildKilled(Event):
-    """A child process was ended because its attempt was asked to stop for this ``reason``, and did not.
-
-    ``job_id``: for a record, its primary key as text.
-    """
+    """A child process was ended because its attempt was asked to stop for this ``reason``, and did not."""
 
     counter = names.CHILD_KILLED
     level = WARNING

@@ -159,7 +159,13 @@ class ClaimLoop:
                 else:
                     with self._store.db.waits_at_most(LOCK_SECONDS):
                         jobs = self._store.limits.claim(
-                            worker, limit, lane.limited, lane.rotation, claim.queues, claim.excluded, expired
+                            worker,
+                            limit,
+                            lane.limited(self._queues.overrides),
+                            lane.rotation,
+                            claim.queues,
+                            claim.excluded,
+                            expired,
                         )
             if jobs:
                 self._count(len(jobs))
@@ -282,7 +288,7 @@ class ClaimLoop:
     def _next_due(self, lanes: Iterable[AnyLane]) -> float | None:
         of_jobs = [lane for lane in lanes if isinstance(lane, Lane)]
         leases = {name: seconds for lane in of_jobs if lane.rotation is None for name, seconds in lane.leases.items()}
-        limited = [lane.limited for lane in of_jobs if lane.rotation is not None]
+        limited = [lane.limited(self._queues.overrides) for lane in of_jobs if lane.rotation is not None]
         if not (leases or limited):  # only records
             return None
         served = self._queues.open()

@@ -3,12 +3,12 @@
 import random
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from django_jobchains.notifications import EVERY, Hint
 from django_jobchains.store import Store
-from django_jobchains.store.jobs import QueueRule
+from django_jobchains.store.queues import Override, Rules
 from django_jobchains.worker.held_leases import HeldLeases
 
 #: Before a claim, the limits of queues are read again if they are older than this.
@@ -33,7 +33,7 @@ class ServedQueues:
         self._store = store
         self._held = held
         self._queues = queues
-        self._rules: tuple[QueueRule, ...] = ()
+        self._rules = Rules()
         self._read_at: float | None = None
         self._was_hinted = False
         #: Whether a due job may be waiting for the end of any attempt.
@@ -73,9 +73,14 @@ class ServedQueues:
         self._read()
         return self._rules != before
 
+    @property
+    def overrides(self) -> Mapping[str, Override]:
+        """What replaces the declared limits of types and groups, by name. ``claims_for`` reads it if it is old."""
+        return self._rules.overrides
+
     def _left(self) -> dict[str, int]:
         """Return how many more jobs of each limited queue may run."""
-        limits = {rule.name: rule.slot_limit for rule in self._rules if rule.slot_limit is not None}
+        limits = {rule.name: rule.slot_limit for rule in self._rules.queues if rule.slot_limit is not None}
         running = sum((held.count_by_queue() for held in self._held if limits), Counter[str]())
         return {name: limit - running.get(name, 0) for name, limit in limits.items() if self._is_served(name)}
 
@@ -96,9 +101,9 @@ class ServedQueues:
     def _read(self) -> None:
         was_hinted, self._was_hinted = self._was_hinted, False  # Before the read, so that later hints cause another.
         try:
-            self._rules = tuple(self._store.queues.rules())
+            self._rules = self._store.queues.rules()
         except BaseException:
             self._was_hinted |= was_hinted
             raise
         self._read_at = time.monotonic()
-        self.has_limits = any(rule.slot_limit is not None for rule in self._rules)
+        self.has_limits = any(rule.slot_limit is not None for rule in self._rules.queues)

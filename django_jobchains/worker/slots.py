@@ -17,6 +17,7 @@ from django_jobchains.attempts.record_attempt import RecordAttempt
 from django_jobchains.db.connections import close_thread_connections
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.store.limits import LimitedTypes, Rotation
+from django_jobchains.store.queues import Override
 from django_jobchains.store.rows import ClaimedJob
 from django_jobchains.store.workers import PoolState
 from django_jobchains.worker.end_writer import EndWriter
@@ -190,13 +191,12 @@ class Lane:
         """The seconds of a lease, by the types to claim."""
         return {name: environment.policy.lease.seconds for name, environment in self.environments.items()}
 
-    @property
-    def limited(self) -> LimitedTypes:
-        """The types to claim, with their limits."""
+    def limited(self, overrides: Mapping[str, Override]) -> LimitedTypes:
+        """Return the types to claim, with their limits. ``overrides``: what replaces them, by name."""
         environments, leases = self.environments, self.leases
         limits = {name: own for name in leases if (own := environments[name].processor.limits)}
-        rates = {name: rate for name, own in limits.items() if (rate := own.start_rate)}
-        return LimitedTypes(leases, {name: own.slot_limit for name, own in limits.items()}, rates)
+        rates = {name: rate for name, own in limits.items() if (rate := own.start_rate(name, overrides))}
+        return LimitedTypes(leases, {name: own.slot_limit(name, overrides) for name, own in limits.items()}, rates)
 
     def add(self, name: str, environment: Environment) -> None:
         """Claim jobs of another type from now on, or of one that was withdrawn."""

@@ -8,9 +8,10 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from django_jobchains import chains
+from django_jobchains import chains, limits
 from django_jobchains.models import Job
 from django_jobchains.processors import Batch, Concurrency, RunningJob
+from django_jobchains.store.queues import Override
 from django_jobchains.testing import run_due_jobs
 from django_jobchains.worker.caretakers import Unblocker
 from tests.support.waiting import stays, until
@@ -211,3 +212,34 @@ def test_a_worker_without_limited_types_sends_no_statement_about_limits(processo
     worker.run_until_idle(20)
     assert completed() == 4
     assert "limit_key" not in str(created.captured_queries)
+
+
+def test_an_override_changes_what_running_workers_start(processors, held, gate, start_worker):
+    sync = processors.register("limits.sync", concurrency=Concurrency(2))(held)
+    chains.enqueue_many([sync.item("a") for _ in range(8)])
+    worker = start_worker(slots=6)
+    held.until(a=2)
+    limits.set("limits.sync", concurrency=4)
+    held.until(a=4)
+    limits.reset("limits.sync")
+    held.until(a=4)  # running jobs are not stopped
+    limits.set("limits.sync", concurrency=0)
+    until(lambda: worker.components.context.queues.overrides == {"limits.sync": Override(0)})
+    gate.set()
+    until(lambda: completed() == 4)
+    assert stays(lambda: completed() == 4, OBSERVATION_SECONDS)
+    limits.reset("limits.sync")
+    until(lambda: completed() == 8)
+
+
+def test_a_worker_reads_overrides_with_the_rules_of_queues(processors, make_worker, store, monkeypatch):
+    """A fleet without limits pays no statement for them, and without hints a worker reads them before it claims."""
+    sync = processors.register("limits.sync", concurrency=Concurrency(2))(lambda job: None)
+    store.queues.override("limits.sync", Override(0))
+    sync.enqueue()
+    worker = make_worker()
+    with CaptureQueriesContext(connection) as captured:
+        worker.components.context.queues.claims_for(1)
+    assert len(captured) == 1
+    worker.run_until_idle(20)
+    assert completed() == 0

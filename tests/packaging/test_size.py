@@ -49,6 +49,7 @@ BUDGETS = {
     "context": 70,
     "statuses": 60,
     "queues": 50,
+    "limits": 60,
     "pools": 50,
     "templatetags": 40,
     "__init__": 40,

@@ -7,7 +7,7 @@ import pytest
 from django.apps import apps
 from django.core.management import call_command
 
-from django_jobchains import chains, queues, testing
+from django_jobchains import chains, limits, queues, testing
 from django_jobchains.db.ids import new_id
 from django_jobchains.monitoring import overview
 from django_jobchains.processors import FailJob, Processors, get_registry
@@ -59,6 +59,7 @@ CHANGES = {
     "run_due_jobs": lambda ids, using: testing.run_due_jobs(using=using),
     "pause": lambda ids, using: queues.pause("default", using=using),
     "set_limit": lambda ids, using: queues.set_limit("default", 3, using=using),
+    "limits.set": lambda ids, using: limits.set(queue="default", concurrency=2, using=using),
     "jobchains retry": lambda ids, using: command("retry", str(ids[FAILS]), database=using),
     "jobchains run-now": lambda ids, using: command("run-now", str(ids[LATER]), database=using),
     "jobchains cancel": lambda ids, using: command("cancel", str(ids[READY]), database=using),
@@ -94,6 +95,7 @@ READS = {
     "assert_enqueued": lambda ids, using: [job.status for job in testing.assert_enqueued(READY, using=using)],
     "overview": lambda ids, using: [(part.name, part.due) for part in overview(using).types],
     "overview queues": lambda ids, using: [(part.name, part.is_paused) for part in overview(using).queues],
+    "limits": lambda ids, using: [limit.name for limit in limits.list(using=using)],
     "states": lambda ids, using: [state.name for state in queues.states(using=using)],
     "jobchains list": lambda ids, using: command("list", "--format=json", database=using),
     "jobchains show": lambda ids, using: command("show", str(ids[READY]), "--format=json", database=using),
@@ -106,6 +108,7 @@ def test_read_depends_only_on_its_database(ids, other, name):
     """Results differ, because only one of the databases has been changed."""
     CHANGES["jobchains complete"](ids, other)
     queues.pause("mail", using=other)
+    limits.set(queue="mail", concurrency=2, using=other)
     results = []
     for using in ("default", other):
         try:

@@ -29,17 +29,18 @@ GUARD = re.compile(r"job\.status( \|\| '')? (=|IN) |CASE job\.status WHEN 'runni
 #: Public methods that change no status.
 READERS = {
     "attempts.has_failed", "attempts.lock", "attempts.lock_all", "chains.contexts", "chains.ends", "chains.lifetimes",
-    "chains.wait_of", "jobs.next_due", "jobs.state_of", "jobs.types_of", "last_jobs.chains_of", "last_jobs.lock",
+    "jobs.next_due", "jobs.state_of", "jobs.types_of", "last_jobs.chains_of", "last_jobs.lock",
     "last_jobs.lock_chain_of",
     "last_jobs.of_jobs", "last_jobs.read", "leases.check", "leases.expired", "limits.next_due",
     "limits.without_keys", "queues.rules", "retention.find_ended",
-    "stats.activity", "stats.counts_by_time", "stats.counts_by_type", "stats.counts_of",
+    "stats.activity", "stats.counts_by_time", "stats.counts_by_type",
     "stats.failing_types", "stats.held_groups", "stats.pending_groups", "stats.time_ago",
-    "stats.names", "workers.count", "workers.present",
+    "stats.names", "stats.running_groups", "stats.waiting_with", "workers.count", "workers.present",
 }  # fmt: skip
 #: Methods about workers, queues, keys, counts and records.
 NOT_OF_JOBS = {
-    "deferred.apply_records", "deferred.defer_records", "keys.forget", "queues.limit", "queues.pause", "queues.resume",
+    "deferred.apply_records", "deferred.defer_records", "keys.forget",
+    "queues.limit", "queues.override", "queues.pause", "queues.reset", "queues.resume",
     "stats.add_counts", "stats.prune_counts", "workers.beat", "workers.leave", "workers.prune",
 }  # fmt: skip
 #: Methods about attempts that do not write to their jobs.

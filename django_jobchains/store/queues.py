@@ -1,0 +1,94 @@
+"""What was changed at run time about queues and about limits, which workers read before they claim."""
+
+import json
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from django_jobchains.store.database import Part, rows_json
+from django_jobchains.store.errors import retried, retried_at_read_committed
+
+_OVERRIDE = "name text, concurrency int, rate int"
+
+
+class QueueRule(NamedTuple):
+    """A queue that is paused, or has a limit, or both."""
+
+    name: str
+    is_paused: bool
+    slot_limit: int | None
+
+
+class Override(NamedTuple):
+    """What replaces the numbers that the code declares for the limit of a type or a group; None keeps them."""
+
+    concurrency: int | None = None
+    rate: int | None = None
+
+
+class Rules(NamedTuple):
+    """The queues that are paused or limited, in the order of their names, and the overrides of limits by name."""
+
+    queues: tuple[QueueRule, ...] = ()
+    overrides: Mapping[str, Override] = MappingProxyType({})
+
+
+class Queues(Part):
+    def pause(self, names: Collection[str]) -> None:
+        """Pause queues. A queue that is already paused keeps its time."""
+        self._write("paused_at", "clock.now", f"COALESCE({self.tables.queue}.paused_at, excluded.paused_at)", names)
+
+    def resume(self, names: Collection[str]) -> None:
+        self._write("paused_at", "NULL", "NULL", names)
+
+    def limit(self, name: str, slot_limit: int | None) -> None:
+        """Set how many slots of a worker may run jobs of this queue; None is all of them."""
+        number = "NULL" if slot_limit is None else str(int(slot_limit))
+        self._write("slot_limit", number, "excluded.slot_limit", [name])
+
+    @retried
+    def override(self, name: str, override: Override) -> None:
+        """Override the limit of a type or a group. What is None in the override stays as it is."""
+        table = self.tables.limit_override
+        self.db.fetch(
+            f"""
+            INSERT INTO {table} (name, concurrency, rate) SELECT name, concurrency, rate FROM {self.db.rows(_OVERRIDE)}
+            WHERE true ON CONFLICT (name) DO UPDATE SET
+            concurrency = COALESCE(excluded.concurrency, {table}.concurrency),
+            rate = COALESCE(excluded.rate, {table}.rate) RETURNING name
+            """,
+            [rows_json(_OVERRIDE, [(name, *override)])],
+        )
+
+    @retried
+    def reset(self, name: str) -> bool:
+        """Remove the override of a limit. Return whether there was one."""
+        return bool(self.db.fetch(f"DELETE FROM {self.tables.limit_override} WHERE name = %s RETURNING name", [name]))
+
+    @retried_at_read_committed
+    def rules(self) -> Rules:
+        """Return what was changed at run time, in one statement."""
+        rows = self.db.fetch(
+            f"""
+            SELECT 1 AS kind, name, paused_at IS NOT NULL, slot_limit, NULL AS rate FROM {self.tables.queue}
+            WHERE paused_at IS NOT NULL OR slot_limit IS NOT NULL
+            UNION ALL SELECT 2, name, false, concurrency, rate FROM {self.tables.limit_override} ORDER BY kind, name
+            """,
+            [],
+        )
+        return Rules(
+            tuple(QueueRule(name, bool(is_paused), limit) for kind, name, is_paused, limit, _ in rows if kind == 1),
+            {name: Override(limit, rate) for kind, name, _, limit, rate in rows if kind == 2},
+        )
+
+    @retried
+    def _write(self, column: str, value: str, again: str, names: Collection[str]) -> None:
+        # In one order: two transactions that pause some of the same queues must not deadlock.
+        self.db.fetch(
+            f"""
+            INSERT INTO {self.tables.queue} (name, {column})
+            SELECT d.name, {value} FROM {self.db.rows("name text")} CROSS JOIN {self.db.clock} WHERE true
+            ORDER BY d.name ON CONFLICT (name) DO UPDATE SET {column} = {again} RETURNING name
+            """,
+            [json.dumps([{"name": name} for name in sorted(set(names))])],
+        )

@@ -1,0 +1,26 @@
+"""Worker processes follow changes of limits."""
+
+import pytest
+
+from django_jobchains import chains, limits
+from tests.shop.models import Effect
+from tests.support.waiting import until
+from tests.support.worker_app import jobs
+
+pytestmark = pytest.mark.slow
+#: The time in which a change takes effect, and a margin for a busy machine.
+IN_EFFECT_SECONDS = 10
+
+
+def started():
+    return Effect.objects.filter(label__startswith="start").count()
+
+
+def test_an_override_takes_effect_in_a_worker_process(start_process, registry):
+    """The jobs take longer than the test, so only a change of the limit can start more of them. Its polls are rare."""
+    registry.add(jobs.processors)
+    chains.enqueue_many([jobs.for_all.item({"key": "a", "seconds": 120}) for _ in range(8)])
+    start_process("--slots", "8", jobchains={"POLL_SECONDS": 60}).until_ready()
+    until(lambda: started() == 3, 60)
+    limits.set("chaos.for_all", concurrency=5)
+    until(lambda: started() == 5, IN_EFFECT_SECONDS)
