@@ -1,9 +1,10 @@
 """Enqueue, read, wait for, complete, cancel, retry and delete chains.
 
 Every function joins the caller's transaction if one is open, takes ``using`` for a database other than the configured
-one, and has an async twin with the prefix ``a``. Functions that take ids accept a ``UUID``, a ``Chain``, a ``Job``, or
-several of them. A chain has the id of its first job. In ``retry``, ``run_now`` and ``reschedule``, this id stands for
-the chain's current job, and the id of a later job for that job. In other functions, both stand for the chain.
+one, and has an async twin with the prefix ``a``. Functions that take ids accept a ``UUID``, its string, a ``Chain``, a
+``Job``, or several of them. A chain has the id of its first job. In ``retry``, ``run_now`` and ``reschedule``, this id
+stands for the chain's current job, and the id of a later job for that job. In other functions, both stand for the
+chain.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -23,7 +24,7 @@ from django_jobchains.chains.completion import (
 )
 from django_jobchains.chains.pruning import aprune, prune
 from django_jobchains.context import capture_context, merge_contexts
-from django_jobchains.db.ids import as_list, chain_id_of, chain_ids_of, checked_id
+from django_jobchains.db.ids import ChainRef, ChainRefs, as_list, chain_id_of, chain_ids_of, checked_id
 from django_jobchains.db.times import resolve_schedule
 from django_jobchains.declare.job_types import EnqueueOptions, Item, JobType, create_chains, name_of
 from django_jobchains.declare.registry import get_registry
@@ -117,8 +118,6 @@ __all__ = (
 InputT = TypeVar("InputT")
 OutputT = TypeVar("OutputT")
 
-Ids = UUID | Chain | Job | Iterable[UUID | Chain | Job]
-
 
 @overload
 def enqueue(
@@ -175,12 +174,10 @@ def enqueue_many(items: Iterable[Item[OutputT]], *, using: str | None = None) ->
 
 
 @overload
-def get(
-    chain_id: UUID | Chain | Job, *, job_type: JobType[Any, OutputT], using: str | None = None
-) -> Chain[OutputT]: ...
+def get(chain_id: ChainRef, *, job_type: JobType[Any, OutputT], using: str | None = None) -> Chain[OutputT]: ...
 @overload
-def get(chain_id: UUID | Chain | Job, *, job_type: str | None = None, using: str | None = None) -> Chain: ...
-def get(chain_id: UUID | Chain | Job, *, job_type: Any = None, using: str | None = None) -> Chain:
+def get(chain_id: ChainRef, *, job_type: str | None = None, using: str | None = None) -> Chain: ...
+def get(chain_id: ChainRef, *, job_type: Any = None, using: str | None = None) -> Chain:
     """Return the chain with this id.
 
     Raises ``ChainNotFound``, and ``JobTypeMismatch`` if the chain does not start with ``job_type``.
@@ -193,17 +190,15 @@ def get(chain_id: UUID | Chain | Job, *, job_type: Any = None, using: str | None
 
 
 @overload
-async def aget(
-    chain_id: UUID | Chain | Job, *, job_type: JobType[Any, OutputT], using: str | None = None
-) -> Chain[OutputT]: ...
+async def aget(chain_id: ChainRef, *, job_type: JobType[Any, OutputT], using: str | None = None) -> Chain[OutputT]: ...
 @overload
-async def aget(chain_id: UUID | Chain | Job, *, job_type: str | None = None, using: str | None = None) -> Chain: ...
-async def aget(chain_id: UUID | Chain | Job, *, job_type: Any = None, using: str | None = None) -> Chain:
+async def aget(chain_id: ChainRef, *, job_type: str | None = None, using: str | None = None) -> Chain: ...
+async def aget(chain_id: ChainRef, *, job_type: Any = None, using: str | None = None) -> Chain:
     """``get`` for async code."""
     return await sync_to_async(get)(chain_id, job_type=job_type, using=using)
 
 
-def cancel(chain_ids: Ids, *, using: str | None = None) -> set[UUID]:
+def cancel(chain_ids: ChainRefs, *, using: str | None = None) -> set[UUID]:
     """Cancel chains that may still run, and return their ids.
 
     Blocked, pending and scheduled jobs are cancelled at once. A running job is asked to stop (``job.signal``), and is
@@ -217,7 +212,7 @@ def cancel(chain_ids: Ids, *, using: str | None = None) -> set[UUID]:
     return cancelled
 
 
-def retry(ids: Ids, *, using: str | None = None) -> set[UUID]:
+def retry(ids: ChainRefs, *, using: str | None = None) -> set[UUID]:
     """Make failed and cancelled jobs due now, for at least one more attempt, and return the ids of the moved jobs.
 
     The id of a chain stands for its current job, whatever step the chain is at.
@@ -235,7 +230,7 @@ def retry(ids: Ids, *, using: str | None = None) -> set[UUID]:
     return moved
 
 
-def run_now(ids: Ids, *, using: str | None = None) -> None:
+def run_now(ids: ChainRefs, *, using: str | None = None) -> None:
     """Make scheduled jobs and jobs in backoff due now: all of them, or none after an error.
 
     The id of a chain stands for its current job. Raises ``JobNotFound`` and ``JobNotRunnable``.
@@ -244,7 +239,7 @@ def run_now(ids: Ids, *, using: str | None = None) -> None:
 
 
 def reschedule(
-    ids: Ids, run_at: datetime | None = None, *, delay: timedelta | float | None = None, using: str | None = None
+    ids: ChainRefs, run_at: datetime | None = None, *, delay: timedelta | float | None = None, using: str | None = None
 ) -> None:
     """Move pending jobs to another time: all of them, or none after an error.
 
@@ -257,7 +252,7 @@ def reschedule(
     _move(ids, run_at, using, delay_seconds)
 
 
-def _move(ids: Ids, run_at: datetime | None, using: str | None, delay_seconds: float | None = None) -> None:
+def _move(ids: ChainRefs, run_at: datetime | None, using: str | None, delay_seconds: float | None = None) -> None:
     store, targets = get_store(using), dict.fromkeys(_job_ids(ids))
     with announced(store) as effects:
         store.chains.move(targets, run_at, delay_seconds or 0, effects)
@@ -265,7 +260,7 @@ def _move(ids: Ids, run_at: datetime | None, using: str | None, delay_seconds: f
     _report(JobTriggered if is_now else JobRescheduled, targets, store)
 
 
-def delete(chain_ids: Ids, *, cascade: bool = False, using: str | None = None) -> set[UUID]:
+def delete(chain_ids: ChainRefs, *, cascade: bool = False, using: str | None = None) -> set[UUID]:
     """Delete chains with all their jobs, whatever their status, and return the ids of the deleted chains.
 
     ``cascade`` also deletes their blockers, recursively. The attempts of running jobs are aborted (``not_found``).
@@ -285,7 +280,7 @@ def _report(kind: Callable[[str, UUID], DetailEvent], ids: Collection[UUID], sto
         report_after_commit(store.using, [kind("", id_) for id_ in ids])
 
 
-def _job_ids(given: Ids) -> list[UUID]:
+def _job_ids(given: ChainRefs) -> list[UUID]:
     return [checked_id(part.id if isinstance(part, Chain | Job) else part, "ids") for part in as_list(given)]
 
 

@@ -11,7 +11,7 @@ from django.db import transaction
 
 from django_jobchains.db.async_transactions import entered_on_thread
 from django_jobchains.db.connections import call_after_commit
-from django_jobchains.db.ids import chain_id_of
+from django_jobchains.db.ids import ChainRef, chain_id_of
 from django_jobchains.declare.job_types import JobType, name_of, new_continuation
 from django_jobchains.declare.registry import get_registry
 from django_jobchains.exceptions import InvalidOutput, JobTypeMismatch
@@ -41,7 +41,7 @@ NextOutputT = TypeVar("NextOutputT")
 
 
 def complete(
-    chain_id: UUID | Chain | Job,
+    chain_id: ChainRef,
     output: Any = None,
     job_type: str | JobType[Any, Any] | None = None,
     *,
@@ -63,15 +63,15 @@ acomplete = sync_to_async(complete)
 
 @overload
 def current_job(
-    chain_id: UUID | Chain | Job, job_type: JobType[Any, OutputT], *, using: str | None = None
+    chain_id: ChainRef, job_type: JobType[Any, OutputT], *, using: str | None = None
 ) -> "AbstractContextManager[CurrentJob[OutputT]]": ...
 @overload
 def current_job(
-    chain_id: UUID | Chain | Job, job_type: str | None = None, *, using: str | None = None
+    chain_id: ChainRef, job_type: str | None = None, *, using: str | None = None
 ) -> "AbstractContextManager[CurrentJob[Any]]": ...
 @contextmanager
 def current_job(
-    chain_id: UUID | Chain | Job, job_type: str | JobType[Any, Any] | None = None, *, using: str | None = None
+    chain_id: ChainRef, job_type: str | JobType[Any, Any] | None = None, *, using: str | None = None
 ) -> Iterator["CurrentJob[Any]"]:
     """Open a transaction that locks the chain's current job, so that the block can complete it and the jobs after it.
 
@@ -90,15 +90,15 @@ def current_job(
 
 @overload
 def acurrent_job(
-    chain_id: UUID | Chain | Job, job_type: JobType[Any, OutputT], *, using: str | None = None
+    chain_id: ChainRef, job_type: JobType[Any, OutputT], *, using: str | None = None
 ) -> "AbstractAsyncContextManager[AsyncCurrentJob[OutputT]]": ...
 @overload
 def acurrent_job(
-    chain_id: UUID | Chain | Job, job_type: str | None = None, *, using: str | None = None
+    chain_id: ChainRef, job_type: str | None = None, *, using: str | None = None
 ) -> "AbstractAsyncContextManager[AsyncCurrentJob[Any]]": ...
 @asynccontextmanager
 async def acurrent_job(
-    chain_id: UUID | Chain | Job, job_type: Any = None, *, using: str | None = None
+    chain_id: ChainRef, job_type: Any = None, *, using: str | None = None
 ) -> AsyncIterator["AsyncCurrentJob[Any]"]:
     """``current_job`` for async code: ``async with chains.acurrent_job(chain_id) as current:``.
 

@@ -14,6 +14,7 @@ from django.core.management.base import CommandError
 from django.utils import timezone
 
 from django_jobchains import values
+from django_jobchains.db.ids import checked_id
 from django_jobchains.db.times import checked_time
 from django_jobchains.statuses import FINAL, Status
 from django_jobchains.store.deduplication import Deduplicate
@@ -26,7 +27,7 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d|w)")
 
 def id_of(text: str) -> UUID:
     try:
-        return UUID(text)
+        return checked_id(text, "id")
     except ValueError:
         raise ArgumentTypeError(
             f"{text!r} is not an id: give the complete UUID of a chain or job, as 'list' shows it"

@@ -27,21 +27,21 @@ class ChainPart(Generic[OutputT_co]):
 
 
 #: What every public call accepts where it expects the id of one chain, and where it expects several.
-ChainRef = UUID | ChainPart
+ChainRef = UUID | str | ChainPart
 ChainRefs = ChainRef | Iterable[ChainRef]
 
 
 def chain_id_of(given: ChainRef, argument: str = "chain_id") -> UUID:
-    """Return the id of the chain that a UUID, a ``Chain`` or a ``Job`` stands for.
+    """Return the id of the chain that a UUID, its string, a ``Chain`` or a ``Job`` stands for.
 
-    Raises ``TypeError``, which names the argument, for anything else. Every public call checks its ids here first, so
-    that a wrong one affects that call only.
+    Raises ``TypeError`` or ``ValueError``, which names the argument, for anything else. Every public call checks its
+    ids here first, so that a wrong one affects that call only.
     """
     return checked_id(given.chain_id if isinstance(given, ChainPart) else given, argument)
 
 
 def chain_ids_of(given: ChainRefs, argument: str = "chain_ids") -> tuple[UUID, ...]:
-    """Return the ids of the chains that one or several values stand for, in their order. Raises ``TypeError``."""
+    """Return the ids of the chains that one or several values stand for, in order. Raises as ``chain_id_of``."""
     return tuple(chain_id_of(part, argument) for part in as_list(given))
 
 
@@ -50,12 +50,22 @@ def as_list(given: Any) -> list[Any]:
     return list(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes) else [given]
 
 
-def checked_id(given: object, argument: str) -> UUID:
-    """Return ``given`` if it is a ``UUID``; raises ``TypeError``, which names the argument, otherwise."""
+def checked_id(given: object, argument: str, expected: str = "a uuid.UUID, its string, a Chain or a Job") -> UUID:
+    """Return the id that is a ``UUID`` or its canonical string, as in JSON, in a session, or of a webhook.
+
+    Raises ``TypeError`` for another type, and ``ValueError`` for another string. ``expected``: for these errors.
+    """
     if isinstance(given, UUID):
         return given
-    remedy = f" For a string, pass uuid.UUID({given[:50]!r})." if isinstance(given, str) else ""
-    raise TypeError(f"{argument} expects a uuid.UUID, a Chain or a Job, not {type(given).__name__}.{remedy}")
+    if not isinstance(given, str):
+        raise TypeError(f"{argument} expects {expected}, not {type(given).__name__}.")
+    try:
+        found = UUID(given)
+    except ValueError:
+        found = None
+    if found is None or str(found) != given.lower():
+        raise ValueError(f"{argument}={given[:50]!r} is not an id. Pass {expected}.")
+    return found
 
 
 def new_id() -> UUID:

@@ -21,7 +21,7 @@ from django.forms import BaseForm
 from django_jobchains.conf import get_settings
 from django_jobchains.context import capture_context, merge_contexts
 from django_jobchains.db.connections import opened_connections
-from django_jobchains.db.ids import ChainRef, chain_ids_of, new_id
+from django_jobchains.db.ids import ChainRef, chain_ids_of, checked_id, new_id
 from django_jobchains.db.times import resolve_expiry, resolve_schedule
 from django_jobchains.declare.limits import TypeLimits
 from django_jobchains.declare.policies import Policy, RetryRule, check_function
@@ -201,7 +201,7 @@ class JobType(HasTypes[InputT, OutputT_co]):
         priority: int | None = None,
         queue: str | None = None,
         max_attempts: float | None = None,
-        id: UUID | None = None,
+        id: UUID | str | None = None,
         expires: timedelta | datetime | None = None,
     ) -> Item[OutputT_co]:
         """Describe a chain without creating it, for ``chains.enqueue_many``.
@@ -245,14 +245,11 @@ class JobType(HasTypes[InputT, OutputT_co]):
         blockers: Sequence[ChainRef] = (),
         priority: int | None = None,
         queue: str | None = None,
-        id: UUID | None = None,
+        id: UUID | str | None = None,
         expires: timedelta | datetime | None = None,
     ) -> NewJobT:
         """Return the row of a chain's first job, of the class ``kind``, with its input checked and encoded."""
-        given_id: object = id
-        if given_id is not None and not isinstance(given_id, UUID):
-            raise TypeError(f"id must be a uuid.UUID, not {type(given_id).__name__}.")
-        id_ = given_id or new_id()
+        id_ = new_id() if id is None else checked_id(id, "id", "a uuid.UUID or its string")
         delay_seconds = None
         if run_at is not None or delay is not None:
             run_at, delay_seconds = resolve_schedule(run_at, delay)
@@ -285,7 +282,7 @@ class JobType(HasTypes[InputT, OutputT_co]):
             accepted_blockers=self.blockers,
             blocker_slots=self.blocker_slots,
             on_blocker_failure=self.on_blocker_failure,
-            lease_number=randrange(1, MAX_FIRST_LEASE) if given_id else 0,  # noqa: S311 - not a secret
+            lease_number=randrange(1, MAX_FIRST_LEASE) if id is not None else 0,  # noqa: S311 - not a secret
             context=capture_context(),
             expires_at=expires_at,
             expires_seconds=expires_seconds,

@@ -62,7 +62,7 @@ class ContinuationOptions(TypedDict, total=False):
     blockers: Sequence[ChainRef]
     priority: int | None
     queue: str | None
-    id: UUID | None
+    id: UUID | str | None
     expires: timedelta | datetime | None
 
 

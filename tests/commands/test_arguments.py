@@ -74,7 +74,7 @@ def test_invalid_durations_are_refused(text):
         ("prune --older-than 1d --status running", "'running' is not a final status: choose from completed"),
         ("prune --older-than 1d --batch 0", "from 1 to 10,000"),
         ("list --after nonsense", "'nonsense' is not a cursor of these pages. Start again without one"),
-        ("list --status done", "'done' is not a status: choose from blocked, pending, running"),
+        ("list --status done", "'done' is not a status: choose from blocked, scheduled, pending, running"),
         ("list --limit 0", "integer from 1 to 100,000"),
         ("list --limit 100001", "integer from 1 to 100,000"),
         ("list --blocked-by 5", "'5' is not an id"),

@@ -37,10 +37,11 @@ WRONG = [
     None,
     7,
     "x",
-    str(UUID(int=7)),
+    UUID(int=7).hex,
+    f"{{{UUID(int=7)}}}",
     b"x",
     ["x"],
-    [str(UUID(int=7))],
+    [UUID(int=7).hex],
     [None],
     [7],
     [[]],
@@ -76,8 +77,8 @@ def test_many_take_as_many_statements_as_one(store, verb):
 
 @verbs
 def test_one_may_be_passed_without_a_list(store, verb):
-    first, second, third = (verb.make(store) for _ in range(3))
-    for chain, given in ((first, first.id), (second, second), (third, third.current_job)):
+    first, second, third, fourth = (verb.make(store) for _ in range(4))
+    for chain, given in ((first, first.id), (second, second), (third, third.current_job), (fourth, str(fourth.id))):
         before = tables()[0]
         assert verb.call(given) == ({chain.id} if verb.returns_ids else None)
         assert tables()[0] != before
@@ -95,7 +96,7 @@ def test_an_empty_list_changes_nothing(store, verb):
 def test_other_values_are_refused_without_a_query(store, verb):
     with CaptureQueriesContext(connection) as queries:
         for wrong in WRONG:
-            with pytest.raises(TypeError, match=r"uuid\.UUID"):
+            with pytest.raises((TypeError, ValueError), match=r"a uuid\.UUID, its string, a Chain or a Job"):
                 verb.call(wrong)
     assert len(queries) == 0
 
@@ -141,12 +142,12 @@ reads = pytest.mark.parametrize("read", READS.values(), ids=READS)
 
 
 @reads
-@pytest.mark.parametrize("form", ["id", "chain", "first job", "later job"])
+@pytest.mark.parametrize("form", ["id", "string", "chain", "first job", "later job"])
 def test_one_chain_may_be_passed_by_its_id_itself_or_a_job(read, form):
     chain = ship.enqueue()
     go_on(chain)
-    given = {"id": chain.id, "chain": chain, "first job": chain.jobs[0], "later job": chain.jobs[1]}[form]
-    assert read(given) == chain.id
+    forms = {"id": chain.id, "string": str(chain.id), "chain": chain}
+    assert read((forms | {"first job": chain.jobs[0], "later job": chain.jobs[1]})[form]) == chain.id
 
 
 @pytest.mark.parametrize("name", [name for name in READS if name != "Job.objects.of_chain"])
@@ -161,7 +162,7 @@ def test_the_id_of_a_later_job_stands_for_its_chain(name):
 def test_other_values_are_not_a_chain(read):
     with CaptureQueriesContext(connection) as queries:
         for wrong in [*WRONG, [UUID(int=7)]]:
-            with pytest.raises(TypeError, match=r"expects a uuid\.UUID"):
+            with pytest.raises((TypeError, ValueError), match=r"a uuid\.UUID, its string, a Chain or a Job"):
                 read(wrong)
     assert len(queries) == 0
 
