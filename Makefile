@@ -4,6 +4,7 @@
 # make quick    the plain tests on SQLite, without those of the admin and of child processes; make sqlite, make postgresql: all tests on that database
 # make mutations    breaks the guards in tests/mutations one by one, and checks that the tests notice; a part of test-all
 # make docs    builds the documentation site into .cache/docs, with warnings as errors
+# make release REPOSITORY=https://…    builds and checks the files of a release into dist
 # make bench   measurements: figures and a page of them go to .cache/bench.json and .cache/bench.md
 # make bench-table    the same for the rows of the page's first table only, with some peers: in 20 to 30 minutes
 # make bench-page    writes docs/explanation/benchmarks.md again, from the figures of the last make bench, or those in
@@ -16,7 +17,7 @@ VENV := .venv
 DEMO := .venv-demo
 BENCH := .venv-bench
 PEERS := .venv-peers
-SESSIONS := lint types docs quick slow all_slow newest oldest example wheel browser postgresql sqlite tasks pictures mutations
+SESSIONS := lint types docs quick slow all_slow newest oldest example wheel browser postgresql sqlite tasks pictures mutations release
 NOX = $(VENV)/bin/python -m nox
 
 # Tests start hundreds of processes: what they import is compiled once.

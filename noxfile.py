@@ -255,6 +255,25 @@ def wheel(session: nox.Session) -> None:
     session.run("python", "-m", "tests.support.wheel", "job")
 
 
+@nox.session
+def release(session: nox.Session) -> None:
+    """Build and check everything that a release consists of, into ``dist``. ``make test`` has passed before."""
+    session.run(PYTHON, "-m", "tests.support.release", "check", external=True)
+    shutil.rmtree(ROOT / "dist", ignore_errors=True)
+    session.run(PYTHON, "-m", "hatchling", "build", external=True)
+    session.run(PYTHON, "-m", "tests.support.wheel", "contents", external=True)
+    session.run(PYTHON, "-m", "tests.support.release", "metadata", external=True)
+    (built,) = (ROOT / "dist").glob("*.whl")
+    session.install(f"django_jobchains[typed,schedules] @ {built.as_uri()}")
+    session.run("python", "-m", "tests.support.release", "readme")
+    session.run(PYTHON, "-m", "twine", "check", "--strict", *map(str, (ROOT / "dist").iterdir()), external=True)
+    session.run(PYTHON, "-m", "check_wheel_contents", str(built), external=True)
+    bill = ("--output-format", "JSON", "--output-file", str(ROOT / "dist" / "sbom.cdx.json"))
+    session.run(PYTHON, "-m", "cyclonedx_py", "environment", *bill, session.virtualenv.location, external=True)
+    session.run(PYTHON, "-m", "tests.support.release", "checksums", external=True)
+    session.log("Upload the files in dist, and tag the commit.")
+
+
 @nox.session(venv_backend="none")
 def browser(session: nox.Session) -> None:
     """Drive the example shop and its admin in Chromium."""
