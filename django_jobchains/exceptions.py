@@ -60,6 +60,8 @@ from difflib import get_close_matches
 from typing import Any
 from uuid import UUID
 
+from django_jobchains.values import seconds_text
+
 
 class JobchainsError(Exception):
     """The base class of every error that this package raises."""
@@ -272,18 +274,16 @@ class ChainReferenced(JobchainsError):
 
 
 class ChainTimeout(JobchainsError, TimeoutError):
-    """A chain did not end in time. ``status``: its last known status, or None if it could not be read."""
+    """A chain did not end in time. ``status``: its last known status, or None if it could not be read.
 
-    def __init__(self, chain_id: UUID, seconds: float, status: str | None = None) -> None:
+    ``reason``: what it waits for, if that is known.
+    """
+
+    def __init__(self, chain_id: UUID, seconds: float, status: str | None = None, reason: str = "") -> None:
         self.chain_id = chain_id
         self.status = status
-        reason = {
-            None: "the database did not answer",
-            "pending": "it is pending, and no worker has started its next job yet. Check that a worker is running "
-            "(manage.py run_jobworker); in a test without one, call django_jobchains.testing.run_due_jobs() first",
-            "blocked": "it is blocked by other chains that have not completed",
-        }.get(status, f"it is {status}")
-        super().__init__(f"Chain {chain_id} did not end within {seconds:g} seconds: {reason}. Waiting changed "
+        reason = reason or ("the database did not answer" if status is None else f"it is {status}")
+        super().__init__(f"Chain {chain_id} did not end within {seconds_text(seconds)}: {reason}. Waiting changed "
                          "nothing: you can wait again.")  # fmt: skip
 
 
@@ -382,9 +382,9 @@ class JobAborted(JobchainsError):
 class HandlerStuck(JobchainsError):
     def __init__(self, reason: str, seconds: float) -> None:
         self.reason = reason
-        super().__init__(f"The handler was asked to stop ({reason.replace('_', ' ')}) and did not within {seconds:g} "
-                         "seconds. It can no longer write to its job. Check job.signal in the handler, or set timeouts "
-                         "for calls that wait.")  # fmt: skip
+        super().__init__(f"The handler was asked to stop ({reason.replace('_', ' ')}) and did not within "
+                         f"{seconds_text(seconds)}. It can no longer write to its job. Check job.signal in the "
+                         "handler, or set timeouts for calls that wait.")  # fmt: skip
 
 
 class RescheduleJob(Exception):
@@ -425,7 +425,7 @@ class PoolTimeout(JobchainsError, TimeoutError):
 
     def __init__(self, key: str, seconds: float) -> None:
         self.key = key
-        super().__init__(f"No child for key {key!r} within {seconds:g} seconds. Release children sooner, increase "
+        super().__init__(f"No child for key {key!r} within {seconds_text(seconds)}. Release children sooner, increase "
                          "max_workers or the timeout, or check is_saturated() first.")  # fmt: skip
 
 
@@ -465,7 +465,7 @@ class ChildTimeout(JobchainsError, TimeoutError):
 
     def __init__(self, target: str, seconds: float) -> None:
         self.target = target
-        super().__init__(f"{target!r} did not return within {seconds:g} seconds, and was stopped.")
+        super().__init__(f"{target!r} did not return within {seconds_text(seconds)}, and was stopped.")
 
 
 class RemoteError(JobchainsError):

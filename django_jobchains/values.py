@@ -101,6 +101,12 @@ LONG_DURATION = Duration(most=timedelta.max.total_seconds())
 ANY_DURATION = Duration(least=-math.inf, most=math.inf)
 
 
+def seconds_text(seconds: float) -> str:
+    """Return a duration for an error message, rounded: "0.25 seconds", "1 second", "12,000 seconds"."""
+    text = f"{seconds:,.0f}" if abs(seconds) >= 99.5 else f"{seconds:.3g}"
+    return f"{text} second" if text == "1" else f"{text} seconds"
+
+
 def _seconds_of(given: Any) -> float | None:
     """Return the seconds of a timedelta or a number, or None for anything else."""
     if isinstance(given, timedelta):

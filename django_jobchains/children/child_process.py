@@ -116,7 +116,7 @@ class ChildProcess:
         if message is None:
             if seconds < MAX_START_SECONDS:
                 return False
-            raise ChildStartFailed(self.level, f"it was not ready within {MAX_START_SECONDS:g} seconds")
+            raise ChildStartFailed(self.level, f"it was not ready within {MAX_START_SECONDS:g} seconds.")
         if "failed" in message:
             raise ChildStartFailed(self.level, f"its set-up {self._isolation.setup!r} raised {message['failed']}")
         self.pid = message["ready"]

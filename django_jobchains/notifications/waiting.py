@@ -17,6 +17,7 @@ from typing import Any, overload
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
+from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
@@ -37,9 +38,10 @@ from django_jobchains.payloads.codecs import decode_json, decode_text
 from django_jobchains.payloads.types import HasTypes, OutputT_co, output_codec
 from django_jobchains.statuses import Status
 from django_jobchains.store import get_store
-from django_jobchains.store.rows import ChainEnd
+from django_jobchains.store.rows import ChainEnd, ChainWait
 from django_jobchains.telemetry.tracing import active, start_wait
 from django_jobchains.text.errors import log_error, log_text
+from django_jobchains.text.humanize import span
 from django_jobchains.values import ANY_DURATION, MAX_SECONDS
 
 logger = getLogger("django_jobchains")
@@ -103,7 +105,7 @@ def wait(chain_id: ChainRef, timeout: timedelta | float | None, *, job_type: Any
             for left in waiter.remaining(seconds):
                 changed.wait(left)
                 changed.clear()
-        return waiter.result(seconds)
+        return waiter.result(seconds, _reason(waiter, using))
 
 
 @overload
@@ -156,7 +158,8 @@ async def await_chain(
                     async with asyncio.timeout(left):
                         await changed.wait()
                 changed.clear()
-        return waiter.result(seconds)
+        reason = "" if waiter.ending else await sync_to_async(_reason)(waiter, using)
+        return waiter.result(seconds, reason)
 
 
 def _type_name(job_type: Any) -> str:
@@ -241,10 +244,10 @@ class Waiter:
         if is_first or self.ending:
             self._notify()
 
-    def result(self, timeout: float | None) -> Any:
-        """Return the output, or raise the error for how the chain ended, or ``ChainTimeout``."""
+    def result(self, timeout: float | None, reason: str) -> Any:
+        """Return the output, or raise the error for how the chain ended, or ``ChainTimeout`` for this reason."""
         if self.ending is None:
-            raise ChainTimeout(self.chain_id, timeout or 0, self.status)
+            raise ChainTimeout(self.chain_id, timeout or 0, self.status, reason)
         if self.ending.status is None and self._is_uncommitted:
             raise ChainNotCommitted(self.chain_id)
         return result_of(self.ending, self._job_type)
@@ -259,6 +262,42 @@ class Waiter:
                 if self._was_queried or left <= 0:
                     return
             yield left
+
+
+def _reason(waiter: Waiter, using: str) -> str:
+    """Return what the chain of a waiter waits for, or "" if it has ended, or that is unknown."""
+    if waiter.ending or waiter.status is None:
+        return ""
+    is_connected = connections[using].connection is not None
+    try:
+        found = get_store(using).chains.wait_of(waiter.chain_id)
+    except Exception:  # The timeout is the error to raise.
+        return ""
+    finally:
+        if not is_connected:
+            connections[using].close()
+    return "" if found is None or found.status != waiter.status else _reason_of(found)
+
+
+def _reason_of(found: ChainWait) -> str:
+    if found.status == Status.BLOCKED:
+        return "it is blocked by other chains that have not completed"
+    if found.status != Status.PENDING:
+        return f"its job {found.type_name!r} is {found.status}"
+    config: Any = apps.get_app_config("django_jobchains")
+    job_type = config.registry.find(found.type_name)
+    if job_type is not None and job_type.processor is None:
+        return f"{found.type_name!r} is completed from outside, by a person or a program that calls chains.complete()"
+    if found.due_seconds > 0:
+        return f"its job {found.type_name!r} is due in {span(found.due_seconds)}"
+    if found.is_paused:
+        return f"its queue {found.queue!r} is paused. Resume it with manage.py jobchains resume"
+    if found.has_worker:
+        return f"its job {found.type_name!r} is due, but all workers are busy, or run other types or queues"
+    return (
+        "no worker is running. Start one with manage.py run_jobworker; in a test without one, call "
+        "django_jobchains.testing.run_due_jobs() first"
+    )
 
 
 class ChainWatcher:

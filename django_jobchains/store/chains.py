@@ -23,7 +23,7 @@ from django_jobchains.store.database import Database, Part, ids_json, statement
 from django_jobchains.store.errors import is_lock_timeout, retried
 from django_jobchains.store.jobs import Jobs
 from django_jobchains.store.last_jobs import LastJob, LastJobs
-from django_jobchains.store.rows import ChainEnd, ChainLifetime, Effects, ExpiredJob, NewJob
+from django_jobchains.store.rows import ChainEnd, ChainLifetime, ChainWait, Effects, ExpiredJob, NewJob
 from django_jobchains.store.writes import DeferredWrites
 
 #: The limit of references to a chain that an error names.
@@ -54,6 +54,12 @@ class Chains(Part):
         results = {end.chain_id: end for end in (ChainEnd(self.db.id(id_), *rest) for id_, *rest in rows)}
         ends = {job_id: _end_of(last_job, results.get(last_job.chain_id)) for job_id, last_job in last_jobs.items()}
         return {job_id: ChainEnd(job_id, None) for job_id in job_ids} | ends
+
+    @retried
+    def wait_of(self, chain_id: UUID) -> ChainWait | None:
+        """Return what decides when the last job of a chain may start, or None if there is no such chain."""
+        rows = self.db.fetch(self._wait_of, [ids_json([chain_id])])
+        return next((ChainWait._make(row) for row in rows), None)
 
     @retried
     def contexts(self, chain_ids: Collection[UUID]) -> list[str | None]:
@@ -236,6 +242,15 @@ class Chains(Part):
     @statement
     def _contexts(self) -> str:
         return f"SELECT {self.db.json_text('context')} FROM {self.tables.job} WHERE id {self.db.any_id}"
+
+    @statement
+    def _wait_of(self) -> str:
+        paused = f"SELECT 1 FROM {self.tables.queue} AS queue WHERE queue.name = job.queue AND paused_at IS NOT NULL"
+        return f"""
+            SELECT job.type_name, job.status, job.queue, {self.db.seconds("clock.now", "job.run_at")},
+                EXISTS ({paused}), EXISTS (SELECT 1 FROM {self.tables.worker})
+            FROM {self.tables.job} AS job CROSS JOIN {self.db.clock} WHERE job.id {self._last_jobs.any_last_job}
+        """
 
     @statement
     def _lifetimes(self) -> str:

@@ -150,6 +150,17 @@ class ChainEnd(NamedTuple):
         return self.status is None or self.status in FINAL
 
 
+class ChainWait(NamedTuple):
+    """What decides when the last job of a chain may start. ``due_seconds``: until it is due, negative if it is."""
+
+    type_name: str
+    status: str
+    queue: str
+    due_seconds: float
+    is_paused: bool
+    has_worker: bool
+
+
 class ChainLifetime(NamedTuple):
     """A chain that has ended, and the seconds from its creation to its end. The status may be "expired"."""
 

@@ -7,13 +7,15 @@ from uuid import uuid4
 import pytest
 from django.db import connection, transaction
 
-from django_jobchains import chains
+from django_jobchains import chains, queues
 from django_jobchains.chains import ChainCancelled, ChainFailed, ChainNotFound, ChainTimeout
+from django_jobchains.models import Job
 from django_jobchains.notifications import waiting
-from django_jobchains.processors import FailJob
+from django_jobchains.processors import FailJob, JobType
 from django_jobchains.store import get_store
 from tests.support.attempts import committed, on_own_connection
 from tests.support.waiting import until
+from tests.support.worker_rows import worker
 from tests.waiting.waiters import (
     WaitingThread,
     approval,
@@ -67,17 +69,40 @@ def test_timeout_raises_and_does_not_affect_the_chain(wait):
     assert wait(chain.id, 30) == "done"
 
 
+@pytest.fixture
+def waits(processors, registry):
+    """Chains that have not ended, each with what it waits for."""
+    charge, approve = processors.register("waits.charge")(lambda job: None), JobType("waits.approve")
+    registry.declared = {approve.name: approve}
+    queues.pause("paused")
+    pending = charge.enqueue()
+    return {
+        pending: r"no worker is running\. Start one with manage\.py run_jobworker; .*testing\.run_due_jobs\(\) first",
+        approval.enqueue(): "no worker is running",
+        approve.enqueue(): r"'waits\.approve' is completed from outside, by a person or .* chains\.complete\(\)",
+        charge.enqueue(blockers=[pending]): "it is blocked by other chains",
+        charge.enqueue(queue="paused"): "its queue 'paused' is paused. Resume it",
+        charge.enqueue(delay=7230): r"its job 'waits\.charge' is due in 2 h",
+        charge.enqueue(delay=7230, queue="paused"): ".* is due in 2 h",
+    }
+
+
 @sync_and_async
-def test_timeout_error_has_the_status_and_a_remedy(wait):
-    pending = approval.enqueue()
-    blocked = approval.enqueue(blockers=[pending])
-    for chain, status, remedy in (
-        (pending, "pending", r"manage\.py run_jobworker.*testing\.run_due_jobs\(\)"),
-        (blocked, "blocked", "blocked by other chains"),
-    ):
-        with pytest.raises(ChainTimeout, match=remedy) as caught:
+def test_timeout_error_has_the_status_and_what_the_chain_waits_for(wait, waits):
+    for chain, reason in waits.items():
+        with pytest.raises(ChainTimeout, match=rf"within 0 seconds: {reason}.*\. Waiting changed nothing") as caught:
             wait(chain.id, 0)
-        assert caught.value.status == status
+        assert caught.value.status == chain.refresh().status
+
+
+def test_timeout_error_differs_while_workers_run(store, waits):
+    chain = next(iter(waits))
+    worker(store)
+    with pytest.raises(ChainTimeout, match="is due, but all workers are busy, or run other types or queues"):
+        chain.result(0)
+    Job.objects.filter(chain_id=chain.id).update(status="running")
+    with pytest.raises(ChainTimeout, match=r"its job 'waits\.charge' is running\."):
+        chain.result(0)
 
 
 @sync_and_async

@@ -29,7 +29,7 @@ GUARD = re.compile(r"job\.status( \|\| '')? (=|IN) |CASE job\.status WHEN 'runni
 #: Public methods that change no status.
 READERS = {
     "attempts.has_failed", "attempts.lock", "attempts.lock_all", "chains.contexts", "chains.ends", "chains.lifetimes",
-    "jobs.next_due", "jobs.state_of", "jobs.types_of", "last_jobs.chains_of", "last_jobs.lock",
+    "chains.wait_of", "jobs.next_due", "jobs.state_of", "jobs.types_of", "last_jobs.chains_of", "last_jobs.lock",
     "last_jobs.lock_chain_of",
     "last_jobs.of_jobs", "last_jobs.read", "leases.check", "leases.expired", "limits.next_due",
     "limits.without_keys", "queues.rules", "retention.find_ended",
