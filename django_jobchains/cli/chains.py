@@ -55,7 +55,7 @@ class EnqueueCommand(Subcommand):
             "--deduplicate",
             type=converters.deduplication_key,
             metavar="KEY",
-            help="if an unfinished chain of this type has the same key, print its id instead of starting another one",
+            help="if an incomplete chain of this type has the same key, print its id instead of starting another one",
         )
 
     def run(self, call: Invocation) -> None:

@@ -16,7 +16,8 @@ from django.utils import timezone
 from django_jobchains import values
 from django_jobchains.db.ids import checked_id
 from django_jobchains.db.times import checked_time
-from django_jobchains.statuses import FINAL, Status
+from django_jobchains.models.jobs import ShownStatus
+from django_jobchains.statuses import FINAL
 from django_jobchains.store.deduplication import Deduplicate
 
 Value = TypeVar("Value")
@@ -100,8 +101,8 @@ def seconds(text: str) -> float:
 
 
 def status(text: str) -> str:
-    if text not in Status.values:
-        raise ArgumentTypeError(f"{text!r} is not a status: choose from {', '.join(Status.values)}")
+    if text not in ShownStatus.values:
+        raise ArgumentTypeError(f"{text!r} is not a status: choose from {', '.join(ShownStatus.values)}")
     return text
 
 

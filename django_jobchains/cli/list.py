@@ -11,7 +11,7 @@ from django_jobchains.cli.screen import Column, ElapsedTimes, counted, first_lin
 from django_jobchains.cli.subcommand import Invocation, Subcommand
 from django_jobchains.db.keyset import MAX_PAGE_SIZE
 from django_jobchains.exceptions import InvalidCursor
-from django_jobchains.models.jobs import shown_status
+from django_jobchains.models.jobs import ShownStatus, shown_status
 from django_jobchains.text.humanize import span
 
 #: The limit of the rows that are shown at once.
@@ -36,9 +36,17 @@ class ListCommand(Subcommand):
             help="with --jobs, the type that their chains start with; may be repeated",
         )
         parser.add_argument(
-            "--status", action="append", default=[], type=converters.status, metavar="STATUS", help="may be repeated"
+            "--status",
+            action="append",
+            default=[],
+            type=converters.status,
+            metavar="STATUS",
+            help="a status as it is shown; may be repeated. pending includes scheduled, running stopping, completed "
+            "continued, and cancelled expired ones",
         )
-        parser.add_argument("--open", action="store_true", help="only those that may still run")
+        parser.add_argument(
+            "--incomplete", action="store_true", help="only those that may still run: blocked, pending or running"
+        )
         parser.add_argument(
             "--blocked-by", type=converters.id_of, metavar="ID", help="only those that have this chain as a blocker"
         )
@@ -74,9 +82,11 @@ def _rows(call: Invocation) -> tuple[list[Any], str | None]:
 
 def _listing(call: Invocation) -> Any:
     listing: Any = (Job if call["jobs"] else Chain).objects.using(call.using)
+    if ShownStatus.CONTINUED in call["status"] and not call["jobs"]:
+        raise CommandError("--status continued is for jobs: add --jobs. A chain has the status of its last job.")
     if call["status"]:
         listing = listing.with_status(*call["status"])
-    if call["open"]:
+    if call["incomplete"]:
         listing = listing.incomplete()
     if call["type"]:
         listing = listing.of_type(*call["type"])

@@ -123,14 +123,14 @@ def _pool_state(pool: PoolState) -> str:
 def queues_section(found: Overview) -> Section:
     columns = (
         Column("QUEUE", lambda queue: queue.name, min_width=8),
-        *_unfinished(found),
+        *_due_or_running(found),
         Column("STATE", lambda queue: status_cell(_queue_state(queue)), min_width=8),
         *_waiting(found),
     )
     return Section("Queues", columns, found.queues)
 
 
-def _unfinished(found: Overview) -> Iterator[Column]:
+def _due_or_running(found: Overview) -> Iterator[Column]:
     """Yield the columns of the jobs of a queue or type that are due or running."""
 
     def oldest(facts: QueueFacts | TypeFacts) -> str:
@@ -145,7 +145,7 @@ def _waiting(found: Overview) -> Iterator[Column]:
     """Yield the columns of the jobs of a queue or type that no worker may start yet."""
     yield Column("SCHEDULED", lambda facts: found.shown(facts, "scheduled"), is_number=True, is_optional=True)
     yield Column("BLOCKED", lambda facts: found.shown(facts, "blocked"), is_number=True, is_optional=True)
-    yield Column("EXTERNAL", lambda facts: found.shown(facts, "outside"), is_number=True, is_optional=True)
+    yield Column("OUTSIDE", lambda facts: found.shown(facts, "outside"), is_number=True, is_optional=True)
 
 
 def _queue_state(queue: QueueFacts) -> str:
@@ -157,7 +157,7 @@ def _types_section(found: Overview) -> Section:
     """Return the table of the types that have jobs."""
     columns = (
         Column("TYPE", lambda kind: kind.name, min_width=12),
-        *_unfinished(found),
+        *_due_or_running(found),
         Column("FAILED", lambda kind: Cell(number(kind.failed), "failed" if kind.failed else ""), is_number=True),
         Column("WORKERS", lambda kind: Cell(str(kind.workers), "error" if kind.is_unserved else ""), is_number=True),
         *_waiting(found),

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Self, TypeVar
 from uuid import UUID
 
 from django.db import models
 from django.db.models import Case, F, OuterRef, Q, Value, When
 from django.db.models.base import ModelState
+from django.db.models.functions import Now
 from django.db.models.lookups import IsNull
 from django.utils.translation import gettext_lazy as _
 
@@ -31,6 +32,8 @@ MAX_IDS = 10_000
 #: Columns of the last job that are also columns of the chain, or that a chain does not need.
 _LARGE_OF_LAST_JOB = ("current_job__input", "current_job__output", "current_job__last_error", "current_job__context")
 
+RowsT = TypeVar("RowsT", bound=ChainPartQuerySet[Any])
+
 #: Selects the last job of each chain. A job that has a continuation has no output, not even a JSON null.
 LAST = ~Q(status=Status.COMPLETED) | Q(output__isnull=False)
 
@@ -50,7 +53,8 @@ class JobQuerySet(ChainPartQuerySet["Job"]):
     page_orders: Orders = (("-chain_id", "-chain_index"), ("chain_id", "chain_index"))
 
     def with_status(self, *statuses: str) -> "JobQuerySet":
-        return self._any_of("status", check_statuses(statuses))
+        """Jobs with one of these statuses, stored or as they are shown: see ``ShownStatus``."""
+        return _with_status(self, statuses, {**_parts_of_statuses("run_at"), ShownStatus.CONTINUED: ~LAST})
 
     def of_type(self, *type_names: str) -> "JobQuerySet":
         return self._any_of("type_name", type_names)
@@ -126,7 +130,7 @@ class Job(ChainPart, models.Model):
     finished_at = models.DateTimeField(_("finished at"), null=True)
     #: The worker that completed it. NULL if it was completed without a worker.
     completed_by = models.CharField(_("completed by"), max_length=200, null=True)  # noqa: DJ001
-    #: The key of the chain. Each job of the chain has it, so that the unfinished one can be found by it.
+    #: The key of the chain. Each job of the chain has it, so that the incomplete one can be found by it.
     deduplication_key = models.CharField(_("deduplication key"), max_length=KEY_LENGTH, null=True)  # noqa: DJ001
     #: Until when the first job of a chain keeps its key after the chain has ended. NULL with a key means forever.
     deduplicates_until = models.DateTimeField(_("deduplicates until"), null=True)
@@ -318,7 +322,8 @@ class ChainQuerySet(ChainPartQuerySet["Chain"]):
     page_orders: Orders = (("-id",), ("id",))
 
     def with_status(self, *statuses: str) -> "ChainQuerySet":
-        return self._any_of("status", check_statuses(statuses))
+        """Chains whose last job has one of these statuses, stored or as they are shown: see ``ShownStatus``."""
+        return _with_status(self, statuses, _parts_of_statuses("current_job__run_at"))
 
     def of_type(self, *type_names: str) -> "ChainQuerySet":
         return self._any_of("type_name", type_names)
@@ -587,7 +592,10 @@ class RateState(models.Model):
 
 
 class ShownStatus(models.TextChoices):
-    """The status of a job as people see it, which also depends on other columns."""
+    """The status of a job as people see it, which also depends on other columns.
+
+    As a filter, each stored status includes the rows that are shown with a more precise one.
+    """
 
     BLOCKED = "blocked", _("blocked")
     #: Pending, but not due yet.
@@ -622,8 +630,35 @@ def shown_status(job: Job, times: Times, *, is_last: bool = True) -> ShownStatus
     return ShownStatus(job.status)
 
 
-def check_statuses(statuses: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the statuses. Raises ``ValueError`` for one that does not exist."""
-    if unknown := [status for status in statuses if status not in Status.values]:
-        raise ValueError(f"{unknown[0]!r} is not a status. Known: {', '.join(Status.values)}.")
-    return statuses
+#: The stored statuses of the rows that are shown with another one.
+_STORED = {
+    ShownStatus.SCHEDULED.value: Status.PENDING.value,
+    ShownStatus.STOPPING.value: Status.RUNNING.value,
+    ShownStatus.CONTINUED.value: Status.COMPLETED.value,
+    ShownStatus.EXPIRED.value: Status.CANCELLED.value,
+}
+
+
+def _parts_of_statuses(run_at: str) -> dict[str, Q]:
+    """Return what distinguishes the statuses that only people see. ``run_at``: the name of the column."""
+    return {
+        ShownStatus.SCHEDULED: Q(**{f"{run_at}__gt": Now()}),
+        ShownStatus.STOPPING: Q(cancel_requested_at__isnull=False),
+        ShownStatus.EXPIRED: Q(cancel_requested_at=F("expires_at")),
+    }
+
+
+def _with_status(rows: RowsT, statuses: tuple[str, ...], parts: dict[str, Q]) -> RowsT:
+    """Return the rows with one of these statuses. The stored ones find an index. Raises ``ValueError``."""
+    known = [status for status in ShownStatus.values if status in Status.values or status in parts]
+    if unknown := [status for status in statuses if status not in known]:
+        text = "is a status of jobs only" if unknown[0] == ShownStatus.CONTINUED else "is not a status"
+        raise ValueError(f"{unknown[0]!r} {text}. Known: {', '.join(known)}.")
+    found = rows._any_of("status", tuple(_STORED.get(status, status) for status in map(str, statuses)))
+    if any(status in parts for status in statuses):
+        either = Q(status__in=[status for status in statuses if status not in parts])
+        for status in statuses:
+            if status in parts:
+                either |= Q(parts[status], status=_STORED[status])
+        found = found.filter(either)
+    return found

@@ -86,7 +86,7 @@ class TypeFacts(JobCounts):
 
     @property
     def has_jobs(self) -> bool:
-        """Whether there are unfinished jobs, or jobs that failed recently."""
+        """Whether there are incomplete jobs, or jobs that failed recently."""
         return any((self.due, self.scheduled, self.running, self.blocked, self.outside, self.failed))
 
 

@@ -32,21 +32,32 @@ def test_chains_are_listed_the_newest_first(run, store, listed):
     assert listed("--oldest") == text(*made)
 
 
-def test_filters_are_for_status_type_openness_and_blocker(store, listed):
+def test_filters_are_for_status_type_incompleteness_and_blocker(store, listed):
     dependent, done, other = blocked(store), completed(store), failed(store)
     [blocker] = Chain.objects.of_type("shop.mail")
     wanted = {
         ("--status", "failed"): [other],
         ("--status", "failed", "--status", "completed"): [other, done],
         ("--type", "shop.mail"): [blocker],
-        ("--type", "shop.mail", "--type", "shop.ship", "--open"): [dependent, blocker],
-        ("--open",): [dependent, blocker],
+        ("--type", "shop.mail", "--type", "shop.ship", "--incomplete"): [dependent, blocker],
+        ("--incomplete",): [dependent, blocker],
         ("--blocked-by", str(blocker.id)): [dependent],
-        ("--open", "--roots"): [dependent],
+        ("--incomplete", "--roots"): [dependent],
         ("--type", "shop.none"): [],
     }
     for words, rows in wanted.items():
         assert listed(*words) == text(*rows), words
+
+
+def test_every_shown_status_can_be_filtered_by(run, store, listed):
+    later, first = ship.enqueue(delay=3600), ship.enqueue()
+    go_on(first)
+    last = Job.objects.get(chain_id=first.id, chain_index=1)
+    assert listed("--status", "scheduled") == [str(later.id)]
+    assert listed("--jobs", "--status", "continued", "--status", "scheduled") == text(first, later)
+    assert listed("--jobs", "--status", "pending") == text(last, later)
+    assert "--status continued is for jobs: add --jobs" in run("list", "--status", "continued").error
+    assert "choose from blocked, scheduled, pending" in run("list", "--status", "open").error
 
 
 def test_jobs_are_listed_by_their_own_type_or_that_of_their_chain(run, listed):

@@ -7,7 +7,9 @@ import pytest
 
 from django_jobchains import chains
 from django_jobchains.db.ids import first_id_at
+from django_jobchains.db.times import Times
 from django_jobchains.models import Chain, Job
+from django_jobchains.models.jobs import shown_status
 from django_jobchains.statuses import Status
 from tests.support.chain_shapes import MORNING, SHAPES, all_of, mail, pack, rows, ship, steps
 from tests.support.jobs import database_now
@@ -49,6 +51,35 @@ def test_chains_have_the_status_of_their_last_job_and_jobs_their_own(shapes):
 
 
 @MODELS
+def test_every_shown_status_is_a_filter(model, shapes):
+    _later, stopping, expired = (pack.enqueue(delay=delay) for delay in (60, 0, 0))
+    Job.objects.filter(pk=stopping.id).update(status="running", cancel_requested_at=MORNING)
+    Job.objects.filter(pk=expired.id).update(status="cancelled", cancel_requested_at=MORNING, expires_at=MORNING)
+    shown = {}
+    for row in model.objects.all():
+        job, is_last = (row, row.id == row_of_last(row)) if model is Job else (row.current_job, True)
+        shown.setdefault(shown_status(job, Times("default"), is_last=is_last), set()).add(row.pk)
+    assert {"scheduled", "stopping", "expired"} <= shown.keys()
+    assert ("continued" in shown) == (model is Job)
+    wider = {"pending": "scheduled", "running": "stopping", "completed": "continued", "cancelled": "expired"}
+    for status, ids in shown.items():
+        ids |= shown.get(wider.get(status), set())
+        assert {row.pk for row in model.objects.with_status(status)} == ids, status
+        assert {row.pk for row in all_of(model.objects.with_status(status), 2)} == ids, status
+    mixed = model.objects.with_status("scheduled", "failed", "expired")
+    assert {row.pk for row in mixed} == shown["scheduled"] | shown["failed"] | shown["expired"]
+
+
+def row_of_last(job):
+    return Job.objects.filter(chain_id=job.chain_id).order_by("-chain_index").values_list("id", flat=True)[0]
+
+
+def test_a_chain_is_never_continued():
+    with pytest.raises(ValueError, match="'continued' is a status of jobs only"):
+        Chain.objects.with_status("continued")
+
+
+@MODELS
 def test_without_a_status_or_type_nothing_matches(model, shapes):
     assert not model.objects.with_status().exists()
     assert not model.objects.of_type().exists()
@@ -59,7 +90,7 @@ def test_without_a_status_or_type_nothing_matches(model, shapes):
 @MODELS
 @pytest.mark.parametrize("statuses", [("failed", "FAILED"), ("",), (None,)])
 def test_an_unknown_status_is_an_error(model, statuses):
-    with pytest.raises(ValueError, match=r"is not a status\. Known: blocked, pending, running, completed"):
+    with pytest.raises(ValueError, match=r"is not a status\. Known: blocked, scheduled, pending, running, stopping"):
         model.objects.with_status(*statuses)
 
 

@@ -84,6 +84,7 @@ LISTS = {
     "cancelled": (lambda rows: rows.with_status("cancelled"), MIDDLE),
     "failed or cancelled": (lambda rows: rows.with_status("failed", "cancelled"), MIDDLE),
     "incomplete": (lambda rows: rows.incomplete(), BUSY),
+    "stopping or failed": (lambda rows: rows.with_status("stopping", "failed"), MIDDLE),
     "of a common type": (lambda rows: rows.of_type("shop.type_0"), MIDDLE),
     "of a rare type": (lambda rows: rows.of_type(RARE), MIDDLE),
     "of a type that is mostly a later step": (lambda rows: rows.of_type(MOSTLY_LATER), MIDDLE),
