@@ -113,6 +113,13 @@ class Settings:
     RETENTION_FAILED_SECONDS: Kept = None
     #: Whether chains are kept longer while their deduplication key can match them, so that it is not used again.
     RETENTION_KEEPS_KEYED: Flag = True
+    #: A type is failing if this share of its recent attempts failed, and there were at least this many. None for never.
+    ALERT_FAILURE_RATE: Annotated[float | None, Or(Number(0, 1), None)] = 0.5
+    ALERT_MIN_ATTEMPTS: Positive = 20
+    #: How many of its jobs must have failed in an hour to be a problem; None for never.
+    ALERT_FAILED_JOBS: Annotated[int | None, Or(Count(), None)] = 1
+    #: A queue is falling behind if one of its jobs has been due for longer.
+    ALERT_DUE_SECONDS: Seconds = 300
     #: Classes or dotted paths. A worker does not start if one of its slices lacks one of them.
     REQUIRED_MIDDLEWARE: Sequence[Any] = ()
     #: The largest encoded input or output.

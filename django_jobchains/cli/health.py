@@ -17,11 +17,17 @@ from django_jobchains.cli.subcommand import Invocation, Subcommand
 from django_jobchains.models import Schedule
 from django_jobchains.monitoring import QueueFacts, RecordFacts, overview, record_overview
 from django_jobchains.monitoring.facts import COUNT_TO, troubled_schedules
-from django_jobchains.monitoring.problems import problem_of_records, problems_of_schedules, summarized
+from django_jobchains.monitoring.problems import (
+    Problem,
+    find_problems,
+    problem_of_records,
+    problems_of_schedules,
+    summarized,
+)
 from django_jobchains.text.humanize import age, number
 
-#: The number of schedules of each problem that are named.
-MAX_SCHEDULES = 10
+#: The number of problems of each kind that are listed.
+MAX_LISTED = 10
 #: A stable code, for programs, and a sentence.
 CodeAndText = tuple[str, str]
 
@@ -30,6 +36,7 @@ class Found(NamedTuple):
     """What is checked: live workers, the jobs and records of queues that are not paused, and schedules.
 
     ``schedules``: those that are failing or orphaned. Without workers and for single queues, they are not checked.
+    ``alerts``: the problems that ``status`` and the dashboard show, if they were asked for.
     """
 
     workers: int
@@ -37,6 +44,7 @@ class Found(NamedTuple):
     queues: list[QueueFacts]
     records: list[RecordFacts]
     schedules: list[Schedule]
+    alerts: list[Problem]
 
     @property
     def due(self) -> str:
@@ -79,6 +87,9 @@ class HealthCommand(Subcommand):
             help="check this one; may be repeated (all)",
         )
         parser.add_argument(
+            "--alerts", action="store_true", help="check everything that status and the dashboard warn of"
+        )
+        parser.add_argument(
             "--timeout", type=converters.seconds, metavar="SECONDS", default=10.0, help="to wait for the database (10)"
         )
 
@@ -108,12 +119,14 @@ def _found(call: Invocation) -> Found:
 
     workers = sum(not (worker.is_stale or worker.is_maintenance_only) for worker in found.workers)
     is_scheduling = workers and not call["queue"]
+    schedules = troubled_schedules(Schedule.objects.using(call.using)) if is_scheduling else []
     return Found(
         workers,
         paused,
         [queue for queue in found.queues if is_checked(queue.name)],
         [kind for kind in records if is_checked(kind.queue)],
-        troubled_schedules(Schedule.objects.using(call.using)) if is_scheduling else [],
+        schedules,
+        find_problems(found, records, schedules=schedules) if call["alerts"] else [],
     )
 
 
@@ -147,12 +160,15 @@ def _problems(found: Found, call: Invocation) -> Iterator[CodeAndText]:
             yield ("age", text)
     if call["max_backlog"] is not None and found.backlog > call["max_backlog"]:
         yield ("backlog", f"{found.due} due, more than {number(call['max_backlog'])}.")
+    if call["alerts"]:
+        yield from (("alert", alert.text) for alert in summarized(found.alerts, MAX_LISTED))
+        return
     for kind in found.records:
         if problem := problem_of_records(kind):
             yield ("records", problem.text)
     # Code without a schedule orphans it, and a probe must not end processes because of that.
     failing = (problem for problem in problems_of_schedules(found.schedules) if problem.kind.is_error)
-    for problem in summarized(failing, MAX_SCHEDULES):
+    for problem in summarized(failing, MAX_LISTED):
         yield ("schedules", problem.text)
 
 

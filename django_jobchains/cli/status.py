@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from django_jobchains.cli.screen import Cell, Column, first_line, status_cell
+from django_jobchains.cli.screen import Cell, Column, counted, first_line, status_cell
 from django_jobchains.cli.subcommand import Invocation, Subcommand
 from django_jobchains.models import Schedule
 from django_jobchains.monitoring import (
@@ -189,8 +189,9 @@ def failing_section(found: Overview) -> Section:
         Column("JOBS", lambda kind: number(kind.jobs), is_number=True),
         Column("LAST", lambda kind: ago(kind.last_age_seconds), is_number=True),
         Column("LAST ERROR", lambda kind: first_line(kind.last_error), min_width=10),
+        Column("FAILED JOBS", lambda kind: number(kind.failed_jobs), is_number=True, is_optional=True),
     )
-    return Section("Failed in the last day", columns, found.failing)
+    return Section("Failed attempts in the last day", columns, found.failing)
 
 
 def throughput_line(found: Throughput) -> str:
@@ -202,4 +203,5 @@ def throughput_json(found: Throughput) -> dict[str, Any]:
 
 
 def _totals(totals: AttemptTotals) -> str:
-    return f"{number(totals.completed)} completed, {number(totals.failed)} failed"
+    jobs = f"{number(totals.completed)} jobs completed, {number(totals.jobs_failed)} failed"
+    return f"{jobs} ({counted(totals.failed, 'failed attempt')})"

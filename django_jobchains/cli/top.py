@@ -11,7 +11,6 @@ from typing import Any
 from django.core.management.base import OutputWrapper
 from django.db import Error as DatabaseError
 from django.db import connections
-from django.db.models.functions import Now
 
 from django_jobchains.chains import Job
 from django_jobchains.cli import converters
@@ -28,11 +27,10 @@ from django_jobchains.cli.status import (
 )
 from django_jobchains.cli.subcommand import Invocation, Subcommand
 from django_jobchains.monitoring import Overview, RecordFacts, Throughput, overview, record_overview, throughput
+from django_jobchains.monitoring.facts import longest_running
 from django_jobchains.text.humanize import number, span
 
-#: How many running jobs are read.
-MAX_RUNNING = 1_000
-#: How many of them are shown: those that have been running longest.
+#: How many running jobs are shown: those that have been running longest.
 MAX_SHOWN = 20
 
 
@@ -67,11 +65,8 @@ class TopCommand(Subcommand):
 
 
 def snapshot(using: str) -> Snapshot:
-    jobs = Job.objects.using(using).with_status("running").defer("input", "output").annotate(now=Now())
-    rows: Any = jobs.order_by("leased_until")[:MAX_RUNNING]  # their index has this order
-    running = [(job, (job.now - job.last_attempt_at).total_seconds()) for job in rows if job.last_attempt_at]
-    longest = sorted(running, key=lambda pair: -pair[1])[:MAX_SHOWN]
-    return Snapshot(overview(using), throughput(using), longest, record_overview(using))
+    running = longest_running(Job.objects.using(using).defer("input", "output"), MAX_SHOWN)
+    return Snapshot(overview(using), throughput(using), running, record_overview(using))
 
 
 def _show(found: Snapshot, screen: Screen) -> None:

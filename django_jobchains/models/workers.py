@@ -48,7 +48,7 @@ class WorkerPresence(models.Model):
 
 
 class AttemptCount(models.Model):
-    """How many attempts ended in a minute, or in an hour for one type, as counted by the workers."""
+    """How many attempts ended in a minute, or in an hour for one type or one queue, as counted by the workers."""
 
     class Span(models.IntegerChoices):
         """The length of a span in seconds."""
@@ -56,18 +56,22 @@ class AttemptCount(models.Model):
         MINUTE = 60, _("minute")
         HOUR = 3600, _("hour")
 
-    pk = models.CompositePrimaryKey("span", "starts_at", "type_name")
+    pk = models.CompositePrimaryKey("span", "starts_at", "type_name", "queue")
     span = models.PositiveIntegerField(_("span"), choices=Span)
     starts_at = models.DateTimeField(_("starts at"))
-    #: "" in rows of a minute, which count all types.
+    #: "" in rows of a minute and of a queue, which count all types.
     type_name = models.CharField(_("type"), max_length=TYPE_NAME_LENGTH)
+    #: "" in rows of a minute and of a type, which count all queues.
+    queue = models.CharField(_("queue"), max_length=QUEUE_LENGTH, default="")
     #: Attempts that completed their job.
     completed = models.PositiveIntegerField(_("completed"))
     #: Attempts that failed, whether or not the job is retried.
     failed = models.PositiveIntegerField(_("failed"))
     #: Attempts whose lease ran out.
     crashed = models.PositiveIntegerField(_("crashed"), default=0)
-    #: The total duration of the attempts, without the crashed ones.
+    #: Attempts after which the job ended as failed.
+    jobs_failed = models.PositiveIntegerField(_("failed jobs"), default=0)
+    #: The total duration of the attempts from the claim to the stored outcome, without the crashed ones.
     seconds = models.FloatField(_("seconds"))
     #: The longest duration of these attempts.
     longest_seconds = models.FloatField(_("longest"))
@@ -81,7 +85,7 @@ class AttemptCount(models.Model):
         default_permissions = ()
 
     def __str__(self) -> str:
-        return f"{self.type_name} from {self.starts_at}"
+        return f"{self.type_name or self.queue} from {self.starts_at}"
 
 
 class QueueState(models.Model):

@@ -13,15 +13,17 @@ from typing import Any, Literal
 
 from asgiref.sync import sync_to_async
 from django.db import DatabaseError, connections, transaction
-from django.db.models import Model
+from django.db.models import Model, QuerySet
+from django.db.models.functions import Now
 
 from django_jobchains.conf import get_settings
 from django_jobchains.db.connections import close_thread_connections
 from django_jobchains.db.setup import is_column_missing, is_table_missing
 from django_jobchains.declare.registry import get_registry
-from django_jobchains.models import Schedule, ScheduleQuerySet
+from django_jobchains.models import Job, Schedule, ScheduleQuerySet
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.records.operations import RecordQuerySet
+from django_jobchains.statuses import Status
 from django_jobchains.store import Store, get_store
 from django_jobchains.store.errors import is_lock_timeout
 from django_jobchains.store.queues import QueueRule
@@ -35,6 +37,8 @@ from django_jobchains.text.humanize import number
 COUNT_TO = 10_000
 #: A type counts as failing for this time after its last failed attempt.
 FAILING_SECONDS = 86_400.0
+#: The number of running jobs that are read, to find those that have been running longest.
+MAX_RUNNING = 1_000
 #: The number of failing and orphaned schedules that are read.
 MAX_SCHEDULES = 1_000
 #: How long to wait for a table of records that another transaction has locked, so that the others are counted soon.
@@ -322,6 +326,17 @@ def _counted_records(kind: RecordType, using: str, count_to: int) -> RecordFacts
         oldest_seconds=rows.max_duration_in_queue().total_seconds() if counts.due else 0.0,
         count_to=count_to,
     )
+
+
+def longest_running(jobs: QuerySet[Job], limit: int) -> list[tuple[Job, float]]:
+    """Return the running ones of some jobs, and for how many seconds they have been running, longest first.
+
+    Only ``MAX_RUNNING`` of them are read.
+    """
+    running = jobs.filter(status=Status.RUNNING).annotate(now=Now())
+    rows: Any = running.order_by("leased_until")[:MAX_RUNNING]  # Their index has this order.
+    found = [(job, (job.now - job.last_attempt_at).total_seconds()) for job in rows if job.last_attempt_at]
+    return sorted(found, key=lambda pair: -pair[1])[:limit]
 
 
 def troubled_schedules(rows: ScheduleQuerySet) -> list[Schedule]:

@@ -8,10 +8,11 @@ from typing import Any
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy
 
+from django_jobchains.conf import get_settings
 from django_jobchains.db.times import Times
 from django_jobchains.models import Schedule
 from django_jobchains.monitoring.facts import Overview, QueueFacts, RecordFacts, TypeFacts
-from django_jobchains.store.stats import DatabaseFacts
+from django_jobchains.store.stats import DatabaseFacts, FailingType
 from django_jobchains.text.humanize import age, ago, number
 
 #: The end of some texts.
@@ -19,10 +20,6 @@ _DUE = ngettext_lazy(
     "%(count)s job has been due for %(age)s.", "%(count)s jobs are due, the oldest for %(age)s.", "number"
 )
 
-#: A queue is falling behind if one of its jobs has been due for longer.
-LATE_SECONDS = 300.0
-#: A type is failing if one of its attempts failed within this time.
-FAILING_SECONDS = 3600.0
 #: A transaction that is open for longer prevents the database from removing dead rows.
 LONG_TRANSACTION_SECONDS = 300.0
 #: It is a problem if this share of the server's connections is in use.
@@ -172,12 +169,22 @@ LATE_QUEUE = Kind(
 )
 FAILING_TYPE = Kind(
     "failing",
+    _("Type %(name)s is failing: %(count)s of %(limit)s attempts failed in the last %(age)s."),
+    ngettext_lazy("%(count)s more type is failing.", "%(count)s more types are failing.", "number"),
+    is_error=False,
+)
+FAILED_JOBS = Kind(
+    "failing",
     ngettext_lazy(
-        "Type %(name)s is failing: %(count)s failed attempt in the last 24 hours, %(ago)s.",
-        "Type %(name)s is failing: %(count)s failed attempts in the last 24 hours, the last one %(ago)s.",
+        "%(count)s job of type %(name)s failed in the last hour.",
+        "%(count)s jobs of type %(name)s failed in the last hour.",
         "number",
     ),
-    ngettext_lazy("%(count)s more type is failing.", "%(count)s more types are failing.", "number"),
+    ngettext_lazy(
+        "Jobs of %(count)s more type failed in the last hour.",
+        "Jobs of %(count)s more types failed in the last hour.",
+        "number",
+    ),
     is_error=False,
 )
 LONG_TRANSACTION = Kind(
@@ -211,11 +218,7 @@ def find_problems(
         *(problem for problem in uncounted if not problem.kind.is_error),
         *(_due(PAUSED_QUEUE, queue, found) for queue in queues if queue.is_paused and queue.due),
         *(_due(LATE_QUEUE, queue, found) for queue in queues if _is_late(queue) and found.is_served(queue)),
-        *(
-            Problem(FAILING_TYPE, kind.name, kind.attempts, seconds=kind.last_age_seconds)
-            for kind in found.failing
-            if kind.last_age_seconds <= FAILING_SECONDS
-        ),
+        *_of_failures(found.failing),
         *_of_database(found.database),
     ]
 
@@ -292,7 +295,26 @@ def _of_workers(found: Overview) -> Iterator[Problem]:
 
 
 def _is_late(queue: QueueFacts) -> bool:
-    return not queue.is_paused and (queue.oldest_due_age_seconds or 0.0) >= LATE_SECONDS
+    return not queue.is_paused and (queue.oldest_due_age_seconds or 0.0) >= get_settings().ALERT_DUE_SECONDS
+
+
+def _of_failures(failing: Iterable[FailingType]) -> Iterator[Problem]:
+    """Yield the types of which too many attempts fail, and then the others of which jobs failed.
+
+    A failed attempt alone is not a problem, because retries are normal.
+    """
+    settings, failing = get_settings(), list(failing)
+    rate, most = settings.ALERT_FAILURE_RATE, settings.ALERT_FAILED_JOBS
+    names = set()
+    for kind in failing:
+        is_counted = kind.counted_attempts >= settings.ALERT_MIN_ATTEMPTS
+        if rate is not None and is_counted and kind.counted_failures >= rate * kind.counted_attempts:
+            names.add(kind.name)
+            count, limit, seconds = kind.counted_failures, kind.counted_attempts, kind.counted_seconds
+            yield Problem(FAILING_TYPE, kind.name, count, limit=limit, seconds=seconds)
+    for kind in failing:
+        if most is not None and kind.new_failed_jobs >= most and kind.name not in names:
+            yield Problem(FAILED_JOBS, kind.name, kind.new_failed_jobs)
 
 
 def _of_database(database: DatabaseFacts) -> Iterator[Problem]:

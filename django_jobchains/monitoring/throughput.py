@@ -11,24 +11,33 @@ from datetime import UTC, datetime, timedelta
 from asgiref.sync import sync_to_async
 
 from django_jobchains.store import get_store
-from django_jobchains.store.stats import HOUR, MINUTE, SHOWN, SpanCount, TypeRuns
+from django_jobchains.store.stats import HOUR, MINUTE, SHOWN_HOURS, SHOWN_MINUTES, SpanCount, TypeRuns
+from django_jobchains.values import Count
 
 #: How many types are returned, slowest first.
 MAX_TYPES = 100
+#: Hours are kept a little longer than a week.
+WEEK_HOURS = 7 * 24
+VALID_HOURS = Count(SHOWN_HOURS, WEEK_HOURS)
 
 
 @dataclass(frozen=True)
 class AttemptTotals:
-    """Attempts that ended in a span of time from ``starts_at``. ``failed`` includes retried attempts and crashes."""
+    """Attempts that ended in a span of time from ``starts_at``.
+
+    ``completed``: each completed a job. ``failed`` includes crashes, and attempts after which the job is retried.
+    ``jobs_failed``: the failed attempts after which the job ended as failed.
+    """
 
     starts_at: datetime
     completed: int
     failed: int
+    jobs_failed: int
 
 
 @dataclass(frozen=True)
 class Throughput:
-    """The last 60 minutes and 24 hours, oldest first. The last of each is incomplete at ``now``, the database's time.
+    """The last 60 minutes and some hours, oldest first. The last of each is incomplete at ``now``, the database's time.
 
     ``types``: the 100 slowest types of these hours, slowest first.
     """
@@ -46,33 +55,45 @@ class Throughput:
     @property
     def last_hour(self) -> AttemptTotals:
         """The sum of the minutes."""
-        return _sum(self.minutes)
+        return sum_totals(self.minutes)
 
     @property
     def last_day(self) -> AttemptTotals:
-        """The sum of the hours."""
-        return _sum(self.hours)
+        """The sum of the last 24 hours."""
+        return sum_totals(self.hours[-SHOWN_HOURS:])
 
 
-def throughput(using: str | None = None) -> Throughput:
-    """Return the counts of the last hour and day. Executes three statements."""
+def throughput(using: str | None = None, *, hours: int = SHOWN_HOURS) -> Throughput:
+    """Return the counts of the last hour, and of the last 24 hours or up to a week. Executes three statements."""
+    VALID_HOURS.check("hours", hours)
     store = get_store(using)
     now = store.stats.time_ago(0)
-    found = store.stats.counts_by_time(now)
-    types = tuple(store.stats.counts_by_type(now, MAX_TYPES))
-    return Throughput(_filled(found, MINUTE, now), _filled(found, HOUR, now), types, now)
+    found = store.stats.counts_by_time(now, hours)
+    types = tuple(store.stats.counts_by_type(now, MAX_TYPES, hours))
+    return Throughput(_filled(found, MINUTE, SHOWN_MINUTES, now), _filled(found, HOUR, hours, now), types, now)
+
+
+def hourly_totals(
+    using: str, hours: int, *, type_name: str = "", queue: str = ""
+) -> tuple[tuple[AttemptTotals, ...], datetime]:
+    """Return the counts of a type, or of a queue, in each of the last hours, and the database's time."""
+    stats = get_store(using).stats
+    now = stats.time_ago(0)
+    return _filled(stats.counts_of(now, hours, type_name=type_name, queue=queue), HOUR, hours, now), now
 
 
 athroughput = sync_to_async(throughput)
 
 
-def _filled(found: Sequence[SpanCount], span: int, now: datetime) -> tuple[AttemptTotals, ...]:
+def _filled(found: Sequence[SpanCount], span: int, shown: int, now: datetime) -> tuple[AttemptTotals, ...]:
     """Return the totals of every span, including those without attempts."""
-    counts = {count.starts_at: (count.completed, count.failed) for count in found if count.span == span}
+    counts = {starts_at: sums for each, starts_at, *sums in found if each == span}
     last = datetime.fromtimestamp(now.timestamp() // span * span, UTC)
-    starts = (last - timedelta(seconds=span * back) for back in reversed(range(SHOWN[span])))
-    return tuple(AttemptTotals(start, *counts.get(start, (0, 0))) for start in starts)
+    starts = (last - timedelta(seconds=span * back) for back in reversed(range(shown)))
+    return tuple(AttemptTotals(start, *counts.get(start, (0, 0, 0))) for start in starts)
 
 
-def _sum(parts: Sequence[AttemptTotals]) -> AttemptTotals:
-    return AttemptTotals(parts[0].starts_at, sum(part.completed for part in parts), sum(part.failed for part in parts))
+def sum_totals(parts: Sequence[AttemptTotals]) -> AttemptTotals:
+    """Return the totals of consecutive spans."""
+    sums = [sum(getattr(part, name) for part in parts) for name in ("completed", "failed", "jobs_failed")]
+    return AttemptTotals(parts[0].starts_at, *sums)

@@ -130,16 +130,17 @@ class Leases(Part):
             crashed = self.db.fetch(self._record_crashes(only is not None), [ids_json(held), *ids, limit])
             rows = [
                 (self.db.id(id_).hex, number, policy.delay_seconds(type_name, crashes + 1))
-                for id_, number, _, type_name, crashes in crashed
+                for id_, number, _, type_name, crashes, _ in crashed
             ]
-            attempts = {self.db.id(id_): attempt for id_, _, attempt, *_ in crashed}
+            found = {self.db.id(id_): (attempt, queue) for id_, _, attempt, _, _, queue in crashed}
             limits = [policy.max_crashes] * 2
             written = self._writes.update(self._after_crash, _CRASHED, rows, limits, is_locked=True)
             self._writes.follow_up(written, effects)
-        return [
-            ReapedJob(row.key[0], row.chain_id, row.type_name, attempts[row.key[0]], row.status, row.crashes)
-            for row in written
-        ]
+        reaped = []
+        for row in written:
+            attempt, queue = found[row.key[0]]
+            reaped.append(ReapedJob(row.key[0], row.chain_id, row.type_name, attempt, row.status, row.crashes, queue))
+        return reaped
 
     # Statements, and their assignments
 
@@ -179,7 +180,8 @@ class Leases(Part):
             WHERE job.id {self.db.any_of(self._expired(only, self.db.skip_lock("job")))} {self.db.wait_lock("job")}
             RETURNING job_id, lease_number, attempt,
                 (SELECT its.type_name FROM {self.tables.job} AS its WHERE its.id = {self.db.returned_job_id}),
-                (SELECT its.crashes FROM {self.tables.job} AS its WHERE its.id = {self.db.returned_job_id})
+                (SELECT its.crashes FROM {self.tables.job} AS its WHERE its.id = {self.db.returned_job_id}),
+                (SELECT its.queue FROM {self.tables.job} AS its WHERE its.id = {self.db.returned_job_id})
         """
 
     @statement

@@ -332,6 +332,7 @@ class ReapedJob(NamedTuple):
     attempt: int
     status: str
     crashes: int
+    queue: str
 
 
 class Renewal(NamedTuple):

@@ -23,17 +23,25 @@ ERROR_LENGTH = 500
 
 #: The lengths in seconds of the spans in which attempts are counted.
 MINUTE, HOUR = 60, 3_600
-#: How many spans are shown, including the current one.
-SHOWN = {MINUTE: 60, HOUR: 24}
+#: How many minutes and hours are shown, including the current one.
+SHOWN_MINUTES, SHOWN_HOURS = 60, 24
 #: How long spans are kept.
 KEPT_SECONDS = {MINUTE: 2 * 3_600, HOUR: 8 * 86_400}
 #: The limit of rows of each span that are deleted at once.
 PRUNE_LIMIT = 2_000
 
 _TALLY = (
-    "type_name text, age_seconds float, completed int, failed int, crashed int, seconds float, longest_seconds float"
+    "type_name text, queue text, age_seconds float, completed int, failed int, crashed int, jobs_failed int, "
+    "seconds float, longest_seconds float"
 )
 _KEYS = "concurrency_key text"
+#: The rows that count an attempt: that of its minute, and those of its type and of its queue in that hour. So an hour
+#: has one row for each type and one for each queue, and not one for each pair of them.
+_SPANS = " UNION ALL ".join(
+    f"SELECT {span} AS span, '{counted_by}' AS counted_by"
+    for span, counted_by in ((MINUTE, ""), (HOUR, "type"), (HOUR, "queue"))
+)
+_HOURS_BACK = "back float"
 
 
 class PendingGroup(NamedTuple):
@@ -67,9 +75,12 @@ class RunningGroup(NamedTuple):
 
 @dataclass(frozen=True)
 class FailingType:
-    """A type with recent failed attempts.
+    """A type with recent failed attempts, without those of jobs that were cancelled.
 
-    ``crashes``: how many of the ``attempts`` failed because their lease ran out. ``last_error``: one line.
+    ``crashes``: how many of the ``attempts`` failed because their lease ran out. ``failed_jobs``: how many of the
+    ``jobs`` have ended as failed, the others are or were retried. ``last_error``: one line. ``new_failed_jobs``: those
+    whose last attempt failed in the last hour. ``counted_attempts`` and ``counted_failures``: attempts of the last
+    ``counted_seconds``, between one and two hours, as workers have counted them.
     """
 
     name: str
@@ -79,6 +90,11 @@ class FailingType:
     last_error: str
     last_at: datetime
     last_age_seconds: float
+    failed_jobs: int = 0
+    new_failed_jobs: int = 0
+    counted_attempts: int = 0
+    counted_failures: int = 0
+    counted_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -93,24 +109,30 @@ class DatabaseFacts:
 
 
 class TypeTally(NamedTuple):
-    """Attempts of a type that ended about ``age_seconds`` ago. The durations of the ``crashed`` ones are unknown."""
+    """Attempts of a type that ended about ``age_seconds`` ago. The durations of the ``crashed`` ones are unknown.
+
+    ``jobs_failed``: how many of the failed and crashed attempts were the last of their jobs, which ended as failed.
+    """
 
     type_name: str
+    queue: str
     age_seconds: float
     completed: int
     failed: int
     crashed: int
+    jobs_failed: int
     seconds: float
     longest_seconds: float
 
 
 class SpanCount(NamedTuple):
-    """Attempts of all types that ended in ``span`` seconds. ``failed`` includes those that crashed."""
+    """Attempts that ended in ``span`` seconds. ``failed`` includes those that crashed."""
 
     span: int
     starts_at: datetime
     completed: int
     failed: int
+    jobs_failed: int
 
 
 @dataclass(frozen=True)
@@ -120,6 +142,7 @@ class TypeRuns:
     name: str
     completed: int
     failed: int
+    jobs_failed: int
     mean_seconds: float
     longest_seconds: float
 
@@ -179,16 +202,23 @@ class Stats(Part):
         rows = self.db.fetch(self._failing(MAX_FAILED), [-within_seconds])
         return [
             FailingType(
-                name, attempts, crashes, jobs, first_line(decode_text(error)), self.db.time(last_at), max(seconds, 0.0)
+                name,
+                attempts,
+                crashes,
+                jobs,
+                first_line(decode_text(error)),
+                self.db.time(last_at),
+                max(seconds, 0.0),
+                *counts,
             )
-            for name, attempts, crashes, jobs, error, last_at, seconds in rows
+            for name, attempts, crashes, jobs, error, last_at, seconds, *counts in rows
         ]
 
     @retried
     def add_counts(self, tallies: Sequence[TypeTally]) -> None:
         """Add to the minutes and the hours, by the database's clock, in which these attempts ended.
 
-        For minutes, only the sum of all types is stored.
+        For minutes, only the sum of all types is stored. For hours, the sums of each type and of each queue are.
         """
         self.db.fetch(self._add_counts, [json.dumps([tally._asdict() for tally in tallies])])
 
@@ -198,15 +228,22 @@ class Stats(Part):
         return len(self.db.fetch(self._prune_counts(PRUNE_LIMIT), []))
 
     @retried
-    def counts_by_time(self, now: datetime) -> list[SpanCount]:
-        """Return the minutes and hours up to ``now`` in which attempts ended, as many of each as are shown."""
-        rows = self.db.fetch(self._counts_by_time, [self.db.time_text(now) for _ in SHOWN])
+    def counts_by_time(self, now: datetime, hours: int = SHOWN_HOURS) -> list[SpanCount]:
+        """Return the minutes of the last hour, and the last hours, in which attempts ended."""
+        rows = self.db.fetch(self._counts_by_time(hours), [self.db.time_text(now)] * 2)
         return [SpanCount(span, self.db.time(starts_at), *sums) for span, starts_at, *sums in rows]
 
     @retried
-    def counts_by_type(self, now: datetime, limit: int) -> list[TypeRuns]:
+    def counts_by_type(self, now: datetime, limit: int, hours: int = SHOWN_HOURS) -> list[TypeRuns]:
         """Return the types whose attempts ended in these hours, those with the longest mean first."""
-        return [TypeRuns(*row) for row in self.db.fetch(self._counts_by_type(limit), [self.db.time_text(now)])]
+        return [TypeRuns(*row) for row in self.db.fetch(self._counts_by_type(limit, hours), [self.db.time_text(now)])]
+
+    @retried
+    def counts_of(self, now: datetime, hours: int, *, type_name: str = "", queue: str = "") -> list[SpanCount]:
+        """Return the last hours in which attempts of a type, or of a queue, ended; an index probe for each hour."""
+        back = rows_json(_HOURS_BACK, [[hour * HOUR] for hour in range(hours)])
+        rows = self.db.fetch(self._counts_of, [type_name, queue, self.db.time_text(now), back])
+        return [SpanCount(HOUR, self.db.time(starts_at), *sums) for starts_at, *sums in rows]
 
     # Statements
 
@@ -315,21 +352,34 @@ class Stats(Part):
         is_encoded = f"substr(error, 1, {len(ENCODED)}) = '{ENCODED}'"
         start = f"CASE WHEN {is_encoded} THEN error ELSE substr(error, 1, {ERROR_LENGTH}) END"
         # If the limit were a parameter, PostgreSQL might plan to sort all attempts. For a join, it might read all jobs.
+        is_new = f"finished_at > {self.db.after(self.db.now, str(-HOUR))}"
+        last_hour = self.db.start_of(str(HOUR), self.db.after(self.db.now, str(-HOUR)))
         return f"""
             WITH newest AS (
                 SELECT failed.id, failed.job_id, failed.kind, failed.finished_at,
-                    (SELECT job.type_name FROM {self.tables.job} AS job WHERE job.id = failed.job_id) AS type_name
+                    (SELECT job.type_name FROM {self.tables.job} AS job WHERE job.id = failed.job_id) AS type_name,
+                    (SELECT job.status FROM {self.tables.job} AS job WHERE job.id = failed.job_id) AS status
                 FROM (SELECT * FROM {self.tables.failed_attempt} ORDER BY id DESC LIMIT {max_failed}) AS failed
             ),
             lately AS (
                 SELECT type_name, count(*) AS attempts, sum(CASE kind WHEN 'crash' THEN 1 ELSE 0 END) AS crashes,
-                    count(DISTINCT job_id) AS jobs, max(id) AS last_id, max(finished_at) AS last_at
-                FROM newest WHERE finished_at > {self.db.after(self.db.now, "%s")} GROUP BY type_name
+                    count(DISTINCT job_id) AS jobs, max(id) AS last_id, max(finished_at) AS last_at,
+                    count(DISTINCT CASE status WHEN 'failed' THEN job_id END) AS failed_jobs,
+                    count(DISTINCT CASE WHEN status = 'failed' AND {is_new} THEN job_id END) AS new_failed_jobs
+                FROM newest
+                WHERE finished_at > {self.db.after(self.db.now, "%s")} AND status <> 'cancelled' GROUP BY type_name
+            ),
+            counted AS (
+                SELECT type_name, sum(completed + failed + crashed) AS attempts, sum(failed + crashed) AS failures
+                FROM {self.tables.attempt_count}
+                WHERE span = {HOUR} AND starts_at >= {last_hour} AND type_name <> '' GROUP BY type_name
             )
-            SELECT type_name, attempts, crashes, jobs,
+            SELECT lately.type_name, lately.attempts, crashes, jobs,
                 (SELECT {start} FROM {self.tables.failed_attempt} WHERE id = last_id),
-                {self.db.time_as_text("last_at")}, {self.db.seconds("last_at", self.db.now)}
-            FROM lately ORDER BY last_id DESC
+                {self.db.time_as_text("last_at")}, {self.db.seconds("last_at", self.db.now)},
+                failed_jobs, new_failed_jobs, COALESCE(counted.attempts, 0), COALESCE(counted.failures, 0),
+                {self.db.seconds(last_hour, self.db.now)}
+            FROM lately LEFT JOIN counted ON counted.type_name = lately.type_name ORDER BY last_id DESC
         """
 
     @statement
@@ -338,20 +388,22 @@ class Stats(Part):
         starts_at = self.db.start_of("spans.span", self.db.after("clock.now", "d.age_seconds * -1"))
         # Sorted, so that workers that add to the same rows do not deadlock.
         return f"""
-            INSERT INTO {table} (span, starts_at, type_name, completed, failed, crashed, seconds, longest_seconds)
-            SELECT span, starts_at, type_name,
-                sum(completed), sum(failed), sum(crashed), sum(seconds), max(longest_seconds)
+            INSERT INTO {table}
+                (span, starts_at, type_name, queue, completed, failed, crashed, jobs_failed, seconds, longest_seconds)
+            SELECT span, starts_at, type_name, queue,
+                sum(completed), sum(failed), sum(crashed), sum(jobs_failed), sum(seconds), max(longest_seconds)
             FROM (
                 SELECT spans.span, {starts_at} AS starts_at,
-                    CASE spans.span WHEN {HOUR} THEN d.type_name ELSE '' END AS type_name,
-                    completed, failed, crashed, seconds, longest_seconds
-                FROM {self.db.rows(_TALLY)} CROSS JOIN {self.db.clock}
-                CROSS JOIN (SELECT {MINUTE} AS span UNION ALL SELECT {HOUR}) AS spans
+                    CASE counted_by WHEN 'type' THEN d.type_name ELSE '' END AS type_name,
+                    CASE counted_by WHEN 'queue' THEN d.queue ELSE '' END AS queue,
+                    completed, failed, crashed, jobs_failed, seconds, longest_seconds
+                FROM {self.db.rows(_TALLY)} CROSS JOIN {self.db.clock} CROSS JOIN ({_SPANS}) AS spans
             ) AS counted
-            WHERE true GROUP BY span, starts_at, type_name ORDER BY span, starts_at, type_name
-            ON CONFLICT (span, starts_at, type_name) DO UPDATE SET
+            WHERE true GROUP BY span, starts_at, type_name, queue ORDER BY span, starts_at, type_name, queue
+            ON CONFLICT (span, starts_at, type_name, queue) DO UPDATE SET
                 completed = {table}.completed + excluded.completed, failed = {table}.failed + excluded.failed,
-                crashed = {table}.crashed + excluded.crashed, seconds = {table}.seconds + excluded.seconds,
+                crashed = {table}.crashed + excluded.crashed, jobs_failed = {table}.jobs_failed + excluded.jobs_failed,
+                seconds = {table}.seconds + excluded.seconds,
                 longest_seconds = CASE WHEN {table}.longest_seconds > excluded.longest_seconds
                     THEN {table}.longest_seconds ELSE excluded.longest_seconds END
             RETURNING span
@@ -363,35 +415,45 @@ class Stats(Part):
         # Rows that another worker is deleting are skipped.
         old = ", ".join(
             f"""old_{span} AS MATERIALIZED (
-                SELECT span, starts_at, type_name FROM {table} WHERE span = {span}
+                SELECT span, starts_at, type_name, queue FROM {table} WHERE span = {span}
                 AND starts_at < {self.db.after(self.db.now, str(-seconds))} LIMIT {limit} {self.db.skip_lock(table)}
             )"""
             for span, seconds in KEPT_SECONDS.items()
         )
-        keys = " UNION ALL ".join(f"SELECT span, starts_at, type_name FROM old_{span}" for span in KEPT_SECONDS)
-        return f"WITH {old} DELETE FROM {table} WHERE (span, starts_at, type_name) IN ({keys}) RETURNING span"
+        keys = " UNION ALL ".join(f"SELECT span, starts_at, type_name, queue FROM old_{span}" for span in KEPT_SECONDS)
+        return f"WITH {old} DELETE FROM {table} WHERE (span, starts_at, type_name, queue) IN ({keys}) RETURNING span"
 
-    @statement
-    def _counts_by_time(self) -> str:
-        spans = " UNION ALL ".join(
-            f"SELECT span, starts_at, completed, failed + crashed AS failed {self._shown(span)}" for span in SHOWN
-        )
+    @statements
+    def _counts_by_time(self, hours: int) -> str:
+        columns = "SELECT span, starts_at, completed, failed + crashed AS failed, jobs_failed"
+        spans = f"{columns} {self._shown(MINUTE, SHOWN_MINUTES)} UNION ALL {columns} {self._shown(HOUR, hours)}"
         return f"""
-            SELECT span, {self.db.time_as_text("starts_at")}, sum(completed), sum(failed) FROM ({spans}) AS shown
-            GROUP BY span, starts_at
+            SELECT span, {self.db.time_as_text("starts_at")}, sum(completed), sum(failed), sum(jobs_failed)
+            FROM ({spans}) AS shown GROUP BY span, starts_at
         """
 
     @statements
-    def _counts_by_type(self, limit: int) -> str:
+    def _counts_by_type(self, limit: int, hours: int) -> str:
         return f"""
-            SELECT type_name, sum(completed), sum(failed + crashed),
+            SELECT type_name, sum(completed), sum(failed + crashed), sum(jobs_failed),
                 COALESCE(sum(seconds) / NULLIF(sum(completed + failed), 0), 0.0) AS mean, max(longest_seconds)
-            {self._shown(HOUR)} GROUP BY type_name ORDER BY mean DESC, type_name LIMIT {limit:d}
+            {self._shown(HOUR, hours)} GROUP BY type_name ORDER BY mean DESC, type_name LIMIT {limit:d}
         """
 
-    def _shown(self, span: int) -> str:
+    def _shown(self, span: int, count: int) -> str:
+        """SQL of the rows of a minute, or of a type in an hour. Those of queues count the same attempts again."""
         return f"""
             FROM {self.db.row("now timestamptz")} CROSS JOIN {self.tables.attempt_count} AS ended
-            WHERE span = {span} AND starts_at > {self.db.after("d.now", str(-span * SHOWN[span]))}
-            AND starts_at <= d.now
+            WHERE span = {span} AND starts_at > {self.db.after("d.now", str(-span * count))}
+            AND starts_at <= d.now AND queue = ''
+        """
+
+    @statement
+    def _counts_of(self) -> str:
+        starts_at = self.db.start_of(str(HOUR), self.db.after("d.now", "hours.back * -1"))
+        hours = f"SELECT {starts_at} FROM {self.db.row('now timestamptz')}, {self.db.rows(_HOURS_BACK, 'hours')}"
+        return f"""
+            SELECT {self.db.time_as_text("starts_at")}, completed, failed + crashed, jobs_failed
+            FROM {self.tables.attempt_count} WHERE span = {HOUR} AND type_name = %s AND queue = %s
+            AND starts_at {self.db.any_of(hours)}
         """

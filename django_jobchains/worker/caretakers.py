@@ -76,11 +76,11 @@ class Reaper(PeriodicTask):
             effects.stopped_jobs.update(job.id for job in reaped)  # Their workers may only be slow.
             effects.freed_types.update(job.type_name for job in reaped)
         for job in reaped:
-            report(JobReaped(self._context.worker, *job))
+            report(JobReaped(self._context.worker, *job[:-1]))
         if effects.finished_chains and self._context.options.has_tasks:
             self._call_observers(effects.finished_chains)
         if reaped:
-            self._context.counter.crashed(job.type_name for job in reaped)
+            self._context.counter.crashed(reaped)
             self._context.wake.set()
         return len(reaped) == REAP_LIMIT or self._applied is not None
 

@@ -404,8 +404,9 @@ class JobSink(Sink[Outcome]):
         Also reports the continuation of a completed job, or the end of its chain if it has only this job. The ends of
         other chains are read from the database.
         """
-        known = self._context.leases.release([outcome.job.key for outcome in outcomes])
-        self._context.counter.ended(outcomes)
+        keys = [outcome.job.key for outcome in outcomes]
+        self._context.counter.ended(outcomes, self._context.leases.since(keys))
+        known = self._context.leases.release(keys)
         is_end_observed = observes(ChainEnded)
         attempts, chains, continuations = [], [], []
         for outcome in outcomes:

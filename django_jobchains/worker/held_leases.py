@@ -47,6 +47,8 @@ class Holding:
     due_at: float
     #: When a query last would have found a request to cancel.
     seen_at: float
+    #: From before the claim.
+    since: float
     #: Whether its loss was reported, although the lease may still be held.
     is_reported: bool = False
 
@@ -99,7 +101,7 @@ class HeldLeases:
         signal = AbortSignal()
         with self._lock:
             due_at = since + seconds * self.renew_share
-            self._held[key] = Holding(signal, queue, seconds, since + seconds, due_at, since)
+            self._held[key] = Holding(signal, queue, seconds, since + seconds, due_at, since, since)
         return signal
 
     def release(self, keys: Iterable[LeaseKey]) -> set[LeaseKey]:
@@ -111,6 +113,11 @@ class HeldLeases:
                 if holding is None or holding.is_reported:
                     known.add(key)
         return known
+
+    def since(self, keys: Iterable[LeaseKey]) -> dict[LeaseKey, float]:
+        """Return the monotonic times of the claims of leases that are held."""
+        with self._lock:
+            return {key: self._held[key].since for key in keys if key in self._held}
 
     def count_by_queue(self) -> Counter[str]:
         """Count the attempts whose end is not written yet, except detached ones."""

@@ -12,6 +12,7 @@ from typing import Any
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Coalesce
 
+from django_jobchains.attempts.outcome import OutcomeKind
 from django_jobchains.attempts.record_attempt import (
     EndedRecord,
     RecordAttempt,
@@ -90,7 +91,8 @@ class RecordWorkers:
 
     def _on_written(self, ended: EndedRecord) -> None:
         if ended.state in ("completed", "errored", "failed"):
-            self._context.counter.count(ended.kind.name, ended.seconds, is_completed=ended.state == "completed")
+            ending = OutcomeKind.RETRIED if ended.state == "errored" else OutcomeKind(ended.state)
+            self._context.counter.count(ended.kind.name, ended.kind.queue, ended.seconds, ending)
         lane = self.lanes[ended.kind.name]
         if ended.ending != "handed_back":  # Otherwise a table that is locked would be queried without a pause.
             lane.look_soon()

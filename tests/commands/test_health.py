@@ -13,7 +13,7 @@ from django_jobchains.models import Schedule
 from django_jobchains.processors import Processors
 from tests.records.models import LETTER_COLUMNS, Letter, Upload
 from tests.support.chains import mail
-from tests.support.jobs import database_now
+from tests.support.jobs import SHIP, create, database_now, failed_try, running
 from tests.support.worker_rows import worker
 
 pytestmark = pytest.mark.django_db
@@ -142,3 +142,17 @@ def test_schedules_that_are_failing_are_problems_and_status_also_reports_orphane
     assert run("health", "--queue", "default").code == 0
     schedules.pause("broken")
     assert run("health").code == 0
+
+
+def test_with_alerts_everything_that_status_warns_of_is_a_problem(run, store):
+    worker(store, type_names=(SHIP,))
+    store.attempts.fail([failed_try(job) for job in running(store, 1)])
+    queues.pause("mail")
+    create(store, 1, queue="mail")
+    assert run("health").code == 0
+    done = run("health", "--alerts")
+    warnings = [line.removeprefix("! ") for line in run("status").lines if line.startswith("! ")]
+    assert (done.code, done.lines) == (1, warnings)
+    assert len(warnings) == 2
+    found = run("health", "--alerts", "--format", "json").json["problems"]
+    assert [problem["code"] for problem in found] == ["alert"] * 2

@@ -70,7 +70,7 @@ ROWS = {
     "default 0 1 open 0 0 0",
     "quiet 0 0 open 0 1 0",
     "records.upload records.Upload 1 3 min 1 0 2 files",
-    "shop.ship 2 2 0 s ago Error: second",
+    "shop.ship 2 2 0 s ago Error: second 2",
 }
 #: Only in one of them.
 OTHER_ROWS = {
@@ -90,7 +90,7 @@ def test_each_section_shows_its_facts(run, command):
     text = re.sub(r"\d+:\d+:\d+$", "TIME", re.sub(r"\b\d+ s ago", "0 s ago", done.out), flags=re.MULTILINE)
     found = {" ".join(line.split()) for line in text.splitlines()}
     assert (ROWS | OTHER_ROWS[command]) - found == set()
-    assert {"Workers", "Child processes", "Queues", "Records", "Failed in the last day"} - found == set()
+    assert {"Workers", "Child processes", "Queues", "Records", "Failed attempts in the last day"} - found == set()
     [job] = Job.objects.with_status("running")
     assert any(line.endswith(f"1 worker-1 {job.id}") for line in found) == (command != "status")
 
@@ -130,8 +130,10 @@ def test_a_silent_worker_is_stale_and_a_warning(run, store, clock):
 @EACH
 def test_the_throughput_of_the_last_minute_and_hour_is_shown(run, store, clock, command):
     put_clock(store, minute=30, second=30)
-    store.stats.add_counts([tally(completed=1_200, failed=1, crashed=2, age_seconds=60), tally(age_seconds=600)])
-    line = "Last minute: 1,200 completed, 3 failed · last hour: 1,201 completed, 3 failed"
+    counts = {"completed": 1_200, "failed": 1, "crashed": 2, "jobs_failed": 2}
+    store.stats.add_counts([tally(age_seconds=60, **counts), tally(age_seconds=600)])
+    totals = "completed, 2 failed (3 failed attempts)"
+    line = f"Last minute: 1,200 jobs {totals} · last hour: 1,201 jobs {totals}"
     assert line in run(*command.split()).lines
     last_hour = run(*command.split(), "--format", "json").json["throughput"]["last_hour"]
     assert (last_hour["completed"], last_hour["failed"]) == (1_201, 3)

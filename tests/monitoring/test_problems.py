@@ -5,13 +5,14 @@ from datetime import timedelta
 
 import pytest
 
-from django_jobchains import queues
+from django_jobchains import chains, queues
 from django_jobchains.models import FailedAttempt, Job, Schedule, WorkerPresence
 from django_jobchains.monitoring import RecordFacts, overview
 from django_jobchains.monitoring.facts import troubled_schedules
 from django_jobchains.monitoring.problems import about_jobs, find_problems, summarized
 from tests.support.jobs import MAIL, SHIP, create, database_now, failed_try, running
 from tests.support.pool_states import POOL
+from tests.support.throughput import put_clock, tally
 from tests.support.worker_rows import worker
 
 pytestmark = pytest.mark.django_db
@@ -88,22 +89,61 @@ def test_a_paused_queue_with_due_jobs(store):
     assert texts() == ["Queue mail is paused: 2 jobs are due, the oldest for 4 h."]
 
 
-def test_a_queue_is_falling_behind_if_its_jobs_wait_although_workers_run(store):
+def test_a_queue_is_falling_behind_if_its_jobs_wait_although_workers_run(store, settings):
     beat(store)
     create(store, 2, queue="mail")
     due_since(4)
     assert texts() == []
     due_since(6)
     assert texts() == ["Queue mail is falling behind: 2 jobs are due, the oldest for 6 min."]
-
-
-def test_a_type_that_is_failing(store):
-    beat(store)
-    store.attempts.fail([failed_try(job) for job in running(store, 2)])
-    FailedAttempt.objects.update(finished_at=database_now() - timedelta(minutes=5, seconds=1))
-    assert texts() == ["Type shop.ship is failing: 2 failed attempts in the last 24 hours, the last one 5 min ago."]
-    FailedAttempt.objects.update(finished_at=database_now() - timedelta(hours=2))
+    settings.JOBCHAINS = {"ALERT_DUE_SECONDS": 600}
     assert texts() == []
+
+
+def test_jobs_that_failed_in_the_last_hour(store, settings):
+    beat(store)
+    first, second = running(store, 2)
+    store.attempts.fail([failed_try(first)])
+    assert texts() == ["1 job of type shop.ship failed in the last hour."]
+    store.attempts.fail([failed_try(second)])
+    assert texts() == ["2 jobs of type shop.ship failed in the last hour."]
+    for most, count in ((3, 0), (2, 1), (None, 0)):
+        settings.JOBCHAINS = {"ALERT_FAILED_JOBS": most}
+        assert len(texts()) == count
+    del settings.JOBCHAINS
+    FailedAttempt.objects.update(finished_at=database_now() - timedelta(hours=1, seconds=1))
+    assert texts() == []
+
+
+def test_a_job_that_is_retried_or_was_cancelled_is_no_problem(store):
+    beat(store)
+    retried, cancelled = running(store, 2)
+    store.attempts.reschedule([failed_try(job, delay_seconds=60) for job in (retried, cancelled)])
+    chains.cancel(cancelled.chain_id)
+    found = overview()
+    assert [problem.text for problem in find_problems(found)] == []
+    assert [(kind.attempts, kind.jobs, kind.failed_jobs) for kind in found.failing] == [(1, 1, 0)]
+
+
+def test_a_type_of_which_too_many_attempts_fail(store, settings):
+    """A failed job of the same type is not another problem."""
+    put_clock(store, minute=20, second=1)
+    beat(store)
+    store.attempts.fail([failed_try(job) for job in running(store, 1)])
+    store.stats.add_counts([tally(failed=12, completed=7), tally(failed=99, age_seconds=7_200)])
+    failed_job = "1 job of type shop.ship failed in the last hour."
+    assert texts() == [failed_job], "too few attempts"
+    store.stats.add_counts([tally(completed=5, age_seconds=3_600)])
+    failing = "Type shop.ship is failing: 12 of 24 attempts failed in the last 80 min."
+    assert texts() == [failing]
+    for changes, expected in (
+        ({"ALERT_FAILURE_RATE": 0.51}, failed_job),
+        ({"ALERT_FAILURE_RATE": None}, failed_job),
+        ({"ALERT_MIN_ATTEMPTS": 25}, failed_job),
+        ({"ALERT_MIN_ATTEMPTS": 24}, failing),
+    ):
+        settings.JOBCHAINS = changes
+        assert texts() == [expected]
 
 
 @pytest.mark.parametrize(

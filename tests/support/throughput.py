@@ -6,10 +6,10 @@ from django_jobchains.store.stats import TypeTally
 from tests.support.jobs import SHIP
 
 
-def tally(type_name=SHIP, age_seconds=0.0, **counts):
+def tally(type_name=SHIP, age_seconds=0.0, queue="default", **counts):
     """Return a tally with these counts; without any, one completed attempt."""
-    numbers = {"completed": 0 if counts else 1, "failed": 0, "crashed": 0, "seconds": 0.0, "longest_seconds": 0.0}
-    return TypeTally(type_name, age_seconds, **{**numbers, **counts})
+    numbers = dict.fromkeys(("failed", "crashed", "jobs_failed", "seconds", "longest_seconds"), 0)
+    return TypeTally(type_name, queue, age_seconds, **{"completed": 0 if counts else 1, **numbers, **counts})
 
 
 def put_clock(store, minute, second):

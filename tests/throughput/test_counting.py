@@ -10,6 +10,7 @@ from django_jobchains import chains
 from django_jobchains.attempts.outcome import Outcome, OutcomeKind
 from django_jobchains.models import AttemptCount, Job
 from django_jobchains.monitoring import TypeRuns, throughput
+from django_jobchains.monitoring.throughput import hourly_totals, sum_totals
 from django_jobchains.processors import Batch
 from django_jobchains.telemetry.events import AttemptEnded
 from django_jobchains.worker import attempt_counter
@@ -43,7 +44,7 @@ often = pytest.mark.usefixtures("_stores_counts_often")
 
 
 def counted():
-    return {kind.name: (kind.completed, kind.failed) for kind in throughput().types}
+    return {kind.name: (kind.completed, kind.failed, kind.jobs_failed) for kind in throughput().types}
 
 
 def away(*args):
@@ -81,14 +82,26 @@ def test_a_stopping_worker_stores_the_counts_of_all_its_attempts(processors, sta
     until(lambda: not Job.objects.exclude(status__in=["completed", "failed"]).exists())
     worker.stop()
     assert counted() == {
-        "throughput.plain": (6, 2),
-        "throughput.atomic": (6, 0),
-        "throughput.broken": (0, 12),
-        "throughput.together": (6, 0),
-        "throughput.async": (6, 0),
-        "throughput.crashed": (1, 1),
+        "throughput.plain": (6, 2, 0),
+        "throughput.atomic": (6, 0, 0),
+        "throughput.broken": (0, 12, 6),
+        "throughput.together": (6, 0, 0),
+        "throughput.async": (6, 0, 0),
+        "throughput.crashed": (1, 1, 0),
     }
-    assert len(events.of(AttemptEnded)) == sum(sum(pair) for pair in counted().values()) - 1
+    assert len(events.of(AttemptEnded)) == sum(done + failed for done, failed, _ in counted().values()) - 1
+    hours, _ = hourly_totals("default", 24, queue="default")
+    totals = sum_totals(hours)
+    assert (totals.completed, totals.failed, totals.jobs_failed) == (25, 15, 6)
+
+
+def test_a_job_that_crashes_too_often_is_a_failed_job(processors, start_worker, settings):
+    settings.JOBCHAINS = {**settings.JOBCHAINS, "MAX_CRASHES": 1}
+    create_orphaned(processors.register("throughput.crashed")(lambda job: None))
+    worker = start_worker()
+    until(lambda: Job.objects.filter(status="failed").exists())
+    worker.stop()
+    assert counted() == {"throughput.crashed": (0, 1, 1)}
 
 
 def test_the_duration_of_attempts_is_stored(processors, make_worker):
@@ -99,6 +112,19 @@ def test_the_duration_of_attempts_is_stored(processors, make_worker):
     [found] = throughput().types
     assert found.longest_seconds >= 0.35
     assert 0.2 <= found.mean_seconds < found.longest_seconds
+
+
+def test_an_attempt_lasts_from_its_claim_until_its_outcome_is_stored(counter, store, clock):
+    """As on the page of the job: the handler is only a part of it."""
+    job = running_job(store)
+    outcome = Outcome(job, OutcomeKind.COMPLETED, seconds=0.5, is_written=True)
+    claimed_at = clock.now
+    clock.forward(3.0)
+    counter.ended([outcome], {job.key: claimed_at})
+    counter.step()
+    [found] = throughput().types
+    assert found.longest_seconds == pytest.approx(3.0)
+    assert counter.average_seconds[job.type_name] == 0.5
 
 
 def test_attempts_that_are_handed_back_or_cancelled_are_not_counted(processors, start_worker, events):
@@ -125,7 +151,7 @@ def test_counts_are_stored_at_each_heartbeat(quick, start_worker):
     start_worker()
     for count in (1, 2):
         quick.enqueue()
-        until(lambda count=count: counted() == {"worker.quick": (count, 0)})
+        until(lambda count=count: counted() == {"worker.quick": (count, 0, 0)})
 
 
 def test_an_idle_worker_stores_nothing_and_deletes_old_rows_once_per_heartbeat(store, quick, start_worker, settings):
@@ -148,7 +174,7 @@ def test_counts_that_could_not_be_stored_are_kept_and_one_warning_is_logged(quic
         for _ in range(2):
             until_completed(quick.enqueue())
             until(lambda: failures.is_failing)
-    until(lambda: counted() == {"worker.quick": (2, 0)})
+    until(lambda: counted() == {"worker.quick": (2, 0, 0)})
     until(lambda: not failures.is_failing)
     logged = [record.getMessage() for record in caplog.records]
     [warning] = [message for message in logged if "could not store its attempt counts" in message]
@@ -190,7 +216,7 @@ def ended(store, counter):
     def ended(*types, seconds=0.0):
         for name in types:
             outcome = Outcome(job._replace(type_name=name), OutcomeKind.COMPLETED, seconds=seconds, is_written=True)
-            counter.ended([outcome])
+            counter.ended([outcome], {})
 
     return ended
 
@@ -229,7 +255,7 @@ def test_counts_are_added_to_those_that_could_not_be_stored(counter, ended, monk
         counter.step()
     for _ in range(2):
         counter.step()
-        assert throughput().types == (TypeRuns(SHIP, 3, 0, 3.0, 4.0),)
+        assert throughput().types == (TypeRuns(SHIP, 3, 0, 0, 3.0, 4.0),)
 
 
 def test_if_too_many_counts_cannot_be_stored_the_oldest_are_dropped(counter, ended, monkeypatch):

@@ -9,7 +9,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_jobchains.models import AttemptCount
 from django_jobchains.monitoring import AttemptTotals, TypeRuns, athroughput, throughput
-from django_jobchains.monitoring.throughput import MAX_TYPES
+from django_jobchains.monitoring.throughput import MAX_TYPES, hourly_totals, sum_totals
 from tests.support.jobs import MAIL, SHIP
 from tests.support.plans import plan_of, rows_read, use_plans
 from tests.support.throughput import put_clock, tally
@@ -70,9 +70,9 @@ def test_types_are_sorted_by_their_mean_duration_without_crashes(store):
         ]
     )
     assert throughput().types == (
-        TypeRuns("slow", 1, 9, 3.0, 4.0),
-        TypeRuns("quick", 10, 0, 0.1, 0.5),
-        TypeRuns("crashing", 0, 3, 0.0, 0.0),
+        TypeRuns("slow", 1, 9, 0, 3.0, 4.0),
+        TypeRuns("quick", 10, 0, 0, 0.1, 0.5),
+        TypeRuns("crashing", 0, 3, 0, 0.0, 0.0),
     )
 
 
@@ -88,11 +88,36 @@ def test_the_number_of_types_is_limited(store):
 
 def test_the_last_minute_is_complete_and_longer_periods_are_sums(store):
     put_clock(store, minute=30, second=10)
-    store.stats.add_counts([tally(completed=5), tally(completed=7, age_seconds=60), tally(failed=2, age_seconds=7_200)])
-    found = throughput()
-    assert found.last_minute == AttemptTotals(found.minutes[-2].starts_at, 7, 0)
-    assert found.last_hour == AttemptTotals(found.minutes[0].starts_at, 12, 0)
-    assert found.last_day == AttemptTotals(found.hours[0].starts_at, 12, 2)
+    old = tally(failed=2, jobs_failed=1, age_seconds=7_200)
+    store.stats.add_counts([tally(completed=5), tally(completed=7, age_seconds=60), old])
+    for found in (throughput(), throughput(hours=168)):
+        assert found.last_minute == AttemptTotals(found.minutes[-2].starts_at, 7, 0, 0)
+        assert found.last_hour == AttemptTotals(found.minutes[0].starts_at, 12, 0, 0)
+        assert found.last_day == AttemptTotals(found.hours[-24].starts_at, 12, 2, 1)
+
+
+def test_up_to_a_week_of_hours_can_be_read(store):
+    store.stats.add_counts([tally(age_seconds=days * 86_400) for days in range(8)])
+    found = throughput(hours=168)
+    assert (len(found.hours), sum_totals(found.hours).completed) == (168, 7)
+    assert [(kind.name, kind.completed) for kind in found.types] == [(SHIP, 7)]
+    for hours in (23, 169):
+        with pytest.raises(ValueError, match=f"hours={hours} is not a whole number from 24 to 168"):
+            throughput(hours=hours)
+
+
+def test_the_hours_of_a_type_or_a_queue_are_read_by_index(store):
+    store.stats.add_counts([tally(failed=3, jobs_failed=1, queue="mail", age_seconds=3_600), tally(), tally(MAIL)])
+    for of, expected in (
+        ({"type_name": SHIP}, [(0, 3, 1), (1, 0, 0)]),
+        ({"queue": "default"}, [(0, 0, 0), (2, 0, 0)]),
+        ({"queue": "mail"}, [(0, 3, 1), (0, 0, 0)]),
+        ({"type_name": "unknown"}, [(0, 0, 0)] * 2),
+    ):
+        hours, now = hourly_totals(store.using, 24, **of)
+        assert len(hours) == 24
+        assert [(hour.completed, hour.failed, hour.jobs_failed) for hour in hours[-2:]] == expected
+        assert timedelta(0) <= now - hours[-1].starts_at < timedelta(hours=1)
 
 
 def test_it_takes_three_statements_however_many_rows_there_are(store, django_assert_max_num_queries):
@@ -138,6 +163,17 @@ def test_it_reads_only_the_shown_hours_by_index(store, mode):
     assert found
     assert {node["Node Type"] for node in found} <= {"Index Scan", "Bitmap Heap Scan", "Index Only Scan"}
     assert sum(map(rows_read, found)) <= 60 + 2 * 24 * 50
+
+
+@pytest.mark.postgresql
+@pytest.mark.usefixtures("_busy_days")
+@pytest.mark.parametrize("mode", ["auto", "force_generic_plan"])
+def test_the_hours_of_a_type_are_probed(store, mode):
+    use_plans(mode)
+    found = plan_of(lambda: hourly_totals(store.using, 168, type_name="type-7"))
+    counts = [node for node in found if node.get("Relation Name") == AttemptCount._meta.db_table]
+    assert counts
+    assert sum(map(rows_read, counts)) <= 2 * 168
 
 
 @pytest.mark.usefixtures("_busy_days")

@@ -15,7 +15,7 @@ from django_jobchains.monitoring import FailingType, Overview
 from django_jobchains.monitoring.facts import FAILING_SECONDS, build_overview
 from django_jobchains.statuses import OPEN, Status
 from django_jobchains.store import get_store
-from django_jobchains.store.stats import HeldGroup, PendingGroup
+from django_jobchains.store.stats import HOUR, HeldGroup, PendingGroup
 from django_jobchains.text.errors import first_line
 
 #: The number of visible jobs of each status, and of visible failed attempts, that are counted, newest first.
@@ -36,6 +36,7 @@ class Failures:
 
     def facts(self, times: Times) -> FailingType:
         last = self.attempts[0]
+        failed = {attempt.job_id: attempt for attempt in reversed(self.attempts) if attempt.job.status == Status.FAILED}
         return FailingType(
             last.job.type_name,
             len(self.attempts),
@@ -44,6 +45,8 @@ class Failures:
             first_line(last.error_start),  # type: ignore[attr-defined]  # annotated
             times.aware(last.finished_at),
             max(times.seconds_since(last.finished_at), 0.0),
+            failed_jobs=len(failed),
+            new_failed_jobs=sum(times.seconds_since(attempt.finished_at) < HOUR for attempt in failed.values()),
         )
 
 
@@ -60,7 +63,7 @@ def visible_failures(visibility: Visibility, using: str) -> dict[str, Failures]:
     seen = {job.pk for job in visibility.seen([attempt.job for attempt in newest])}
     failures: defaultdict[str, Failures] = defaultdict(Failures)
     for attempt in newest:
-        if attempt.job_id in seen:
+        if attempt.job_id in seen and attempt.job.status != Status.CANCELLED:
             failures[attempt.job.type_name].attempts.append(attempt)
     return failures
 

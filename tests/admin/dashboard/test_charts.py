@@ -15,7 +15,7 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 def ended(*counts):
-    return [AttemptTotals(NOON + timedelta(minutes=index), *count) for index, count in enumerate(counts)]
+    return [AttemptTotals(NOON + timedelta(minutes=index), *count, 0) for index, count in enumerate(counts)]
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,8 @@ def test_times_are_in_the_time_zone_of_the_user():
 @override_settings(USE_THOUSAND_SEPARATOR=True)
 def test_the_page_draws_the_last_hour_and_day(viewer):
     now, counts = throughput(), {"type_name": "shop.ship", "seconds": 1.0, "longest_seconds": 1.0}
-    AttemptCount.objects.create(span=60, starts_at=now.minutes[-1].starts_at, completed=12_345, failed=3, **counts)
+    minute = {"span": 60, "starts_at": now.minutes[-1].starts_at, "jobs_failed": 2}
+    AttemptCount.objects.create(**minute, completed=12_345, failed=3, **counts)
     AttemptCount.objects.create(span=3600, starts_at=now.hours[-1].starts_at, completed=12_345, failed=3, **counts)
     AttemptCount.objects.create(span=3600, starts_at=now.hours[-2].starts_at, completed=1_000, failed=0, **counts)
     page = open_dashboard(viewer)
@@ -87,8 +88,8 @@ def test_the_page_draws_the_last_hour_and_day(viewer):
         assert completed.attributes["aria-label"] == completed.all("title")[0].text == sentence
         assert len(completed.all("rect", "jobchains-slot")) == len(section.all("tbody")[0].all("tr")) == size
         assert len(completed.all("rect", "jobchains-bar")) == drawn
-    assert page.figures()["completed in the last hour"] == "12,345"
-    assert page.figures()["failed in the last hour"] == "3"
+    assert page.figures()["jobs completed in the last hour"] == "12,345"
+    assert page.figures()["jobs failed in the last hour"] == "2"
     assert page.section("last-day").all("tbody")[0].all("tr")[-2].text.endswith("1,000 0")
     for rect in page.root.all("rect"):
         assert all(value.isdecimal() for name, value in rect.attributes.items() if name != "class"), "not localized"

@@ -135,7 +135,7 @@ def test_a_reaped_job_is_pending_after_a_backoff_and_nothing_else_changed(store)
     job, effects = running_job(store), Effects()
     expire(job)
     before, start = row(job), database_now()
-    assert reap(store, effects=effects) == [(job.id, job.chain_id, SHIP, 1, "pending", 1)]
+    assert reap(store, effects=effects) == [(job.id, job.chain_id, SHIP, 1, "pending", 1, "default")]
     changed = changes(before)
     assert "worker-1" in changed.pop("last_error")
     assert start + timedelta(seconds=10) <= changed.pop("run_at") <= database_now() + timedelta(seconds=10)

@@ -93,26 +93,37 @@ def test_counts_are_added_to_the_minute_and_the_hour(store):
     hour = now.replace(minute=0, second=0, microsecond=0) + timedelta(hours=2)
     minute = hour + timedelta(minutes=30)
     store.db.ahead_seconds = (minute + timedelta(seconds=10) - now).total_seconds()
-    store.stats.add_counts([TypeTally(SHIP, 0, 2, 1, 3, 6.0, 4.0), TypeTally(SHIP, 60, 1, 0, 0, 2.0, 2.0)])
-    store.stats.add_counts([TypeTally(SHIP, 0, 1, 0, 0, 7.0, 7.0), TypeTally(MAIL, 0, 0, 0, 1, 0.0, 0.0)])
-    store.stats.add_counts([TypeTally(SHIP, 86_400, 9, 0, 0, 0.0, 0.0)])
+    store.stats.add_counts(
+        [TypeTally(SHIP, "a", 0, 2, 1, 3, 2, 6.0, 4.0), TypeTally(SHIP, "b", 60, 1, 0, 0, 0, 2.0, 2.0)]
+    )
+    store.stats.add_counts(
+        [TypeTally(SHIP, "a", 0, 1, 0, 0, 0, 7.0, 7.0), TypeTally(MAIL, "a", 0, 0, 0, 1, 1, 0.0, 0.0)]
+    )
+    store.stats.add_counts([TypeTally(SHIP, "a", 86_400, 9, 0, 0, 0, 0.0, 0.0)])
     shown = store.stats.time_ago(0)
     assert set(store.stats.counts_by_time(shown)) == {
-        SpanCount(60, minute, 3, 5),
-        SpanCount(60, minute - timedelta(minutes=1), 1, 0),
-        SpanCount(3_600, hour, 4, 5),
+        SpanCount(60, minute, 3, 5, 3),
+        SpanCount(60, minute - timedelta(minutes=1), 1, 0, 0),
+        SpanCount(3_600, hour, 4, 5, 3),
     }
     assert store.stats.counts_by_type(shown, 5) == [
-        TypeRuns(SHIP, 4, 4, 3.0, 7.0),
-        TypeRuns(MAIL, 0, 1, 0.0, 0.0),
+        TypeRuns(SHIP, 4, 4, 2, 3.0, 7.0),
+        TypeRuns(MAIL, 0, 1, 1, 0.0, 0.0),
     ]
-    assert store.stats.counts_by_type(shown, 1) == [TypeRuns(SHIP, 4, 4, 3.0, 7.0)]
+    assert store.stats.counts_by_type(shown, 1) == [TypeRuns(SHIP, 4, 4, 2, 3.0, 7.0)]
+    day_before = SpanCount(3_600, hour - timedelta(days=1), 9, 0, 0)
+    assert day_before in store.stats.counts_by_time(shown, 25)
+    assert store.stats.counts_of(shown, 24, type_name=SHIP) == [SpanCount(3_600, hour, 4, 4, 2)]
+    found = store.stats.counts_of(shown, 168, queue="a")
+    assert sorted(found) == [day_before, SpanCount(3_600, hour, 3, 5, 3)]
+    assert store.stats.counts_of(shown, 24, queue="b") == [SpanCount(3_600, hour, 1, 0, 0)]
+    assert store.stats.counts_of(shown, 24, type_name="other") == []
 
 
 def test_counts_are_kept_for_hours_and_days(store):
-    store.stats.add_counts([TypeTally(SHIP, 0, 1, 0, 0, 1.0, 1.0)])
+    store.stats.add_counts([TypeTally(SHIP, "a", 0, 1, 0, 0, 0, 1.0, 1.0)])
     assert store.stats.prune_counts() == 0
-    for hours, pruned in ((1, 0), (4, 1), (7 * 24, 0), (9 * 24, 1)):
+    for hours, pruned in ((1, 0), (4, 1), (7 * 24, 0), (9 * 24, 2)):
         store.db.ahead_seconds = hours * 3_600
         assert store.stats.prune_counts() == pruned
 

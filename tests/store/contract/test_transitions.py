@@ -33,7 +33,7 @@ READERS = {
     "last_jobs.lock_chain_of",
     "last_jobs.of_jobs", "last_jobs.read", "leases.check", "leases.expired", "limits.next_due",
     "limits.without_keys", "queues.rules", "retention.find_ended",
-    "stats.activity", "stats.counts_by_time", "stats.counts_by_type",
+    "stats.activity", "stats.counts_by_time", "stats.counts_by_type", "stats.counts_of",
     "stats.failing_types", "stats.held_groups", "stats.pending_groups", "stats.time_ago",
     "stats.names", "stats.running_groups", "stats.waiting_with", "workers.count", "workers.present",
 }  # fmt: skip
