@@ -13,6 +13,7 @@ from uuid import UUID
 
 from django_jobchains.declare.policies import check_function
 from django_jobchains.exceptions import InvalidInput, RegistryError
+from django_jobchains.records.declarations import RecordTypeLimits
 from django_jobchains.store.deduplication import KEY_LENGTH
 from django_jobchains.store.deduplication import TENANT_SEPARATOR as SEPARATOR
 from django_jobchains.store.limits import StartRate
@@ -216,6 +217,24 @@ def declared_limits(limits: Iterable[tuple[str, TypeLimits]]) -> dict[str, Decla
                 else:
                     found[name] = replace(limit, concurrency=declared)
     return found
+
+
+def record_limits(concurrency: Concurrency | None, fair: LimitKey | None) -> RecordTypeLimits | None:
+    """Return the limits of records; raise ``TypeError`` or ``ValueError`` for those that only jobs can have."""
+    key = None if concurrency is None else concurrency.key
+    for argument, given in (("key", key), ("fair", fair)):
+        if given is not None and not isinstance(given, str):
+            raise TypeError(f"{argument}={given!r:.100} is a function: for records, pass the name of a field.")
+    if concurrency is not None and concurrency.group is not None:
+        raise ValueError(
+            f"group={concurrency.group!r} is for job types: records are counted in their own table, and share no limit."
+        )
+    if key is not None and fair is not None and key != fair:
+        raise ValueError(f"fair={fair!r} is not the key of the limit, {key!r}, whose values take turns. Leave it out.")
+    if concurrency is None and fair is None:
+        return None
+    field: Any = key or fair
+    return RecordTypeLimits(None if concurrency is None else concurrency.limit, field, is_keyed=key is not None)
 
 
 def group_problems(limits: Iterable[tuple[str, TypeLimits]]) -> Iterator[str]:

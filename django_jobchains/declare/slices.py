@@ -30,6 +30,7 @@ from django_jobchains.declare.limits import (
     checked_concurrency,
     checked_key,
     checked_rate,
+    record_limits,
 )
 from django_jobchains.declare.policies import (
     Backoff,
@@ -55,7 +56,13 @@ from django_jobchains.handlers.running_job import (
 from django_jobchains.isolation import Isolation, Level, to_isolation
 from django_jobchains.middleware.hooks import Hook, Middleware, check_hooks, checked_middleware
 from django_jobchains.payloads.types import name_of_type
-from django_jobchains.records.declarations import RecordOptions, RecordType, checked_model, checked_options
+from django_jobchains.records.declarations import (
+    RecordOptions,
+    RecordType,
+    RecordTypeLimits,
+    checked_model,
+    checked_options,
+)
 from django_jobchains.records.processor import RecordProcessor, handler_of, is_async, make_processor
 from django_jobchains.values import PRIORITY, QUEUE, TYPE_NAME, Choice, Count
 
@@ -97,6 +104,13 @@ class ProcessorOptions(TypedDict, total=False):
     concurrency: Concurrency | None
     rate: Rate | None
     fair: LimitKey | None
+
+
+class RecordsOptions(RecordOptions, total=False):
+    """The keyword arguments of ``Processors.records``."""
+
+    concurrency: Concurrency | None
+    fair: str | None
 
 
 class RegisterOptions(DeclarationOptions, ProcessorOptions, total=False):
@@ -228,7 +242,7 @@ class Processors(Generic[ContextT_contra]):
         return decorate
 
     def records(
-        self, model: type[Model], name: str | None = None, **options: Unpack[RecordOptions]
+        self, model: type[Model], name: str | None = None, **options: Unpack[RecordsOptions]
     ) -> Callable[[HandlesT], HandlesT]:
         """Register the decorated ``RecordProcessor``, or function ``handle(record, run)``, for the rows of a model.
 
@@ -237,10 +251,11 @@ class Processors(Generic[ContextT_contra]):
         by our names, if they differ. ``max_attempts``: failures, after which a record fails; ``retry_after``: the wait
         before an errored record is tried again, None for never. ``stalled_after``: how long after the last heartbeat
         another worker takes a record back, ``max_resets`` times at most. ``slots``: how many of a worker's slots may
-        handle these records. ``isolation``: as for ``register``; the slice's by default. Raises ``InvalidDeclaration``,
-        which names the registration, and ``DuplicateJobType``.
+        handle these records. ``concurrency`` and ``fair``: as for ``register``, with the name of a field of the model;
+        ``isolation``: as for ``register``. All three default to the slice's. Raises ``InvalidDeclaration``, which names
+        the registration, and ``DuplicateJobType``.
         """
-        check_options("records", options, RecordOptions)
+        check_options("records", options, RecordsOptions)
         checked = checked_model(model)
         record_name = checked_name(checked._meta.label_lower if name is None else name)
         with declaration_errors(record_name):
@@ -248,6 +263,7 @@ class Processors(Generic[ContextT_contra]):
             given = options.get("queue")
             queue = self.defaults.get("queue") if given is None else QUEUE.check("queue", given)
             fields["own_isolation"] = fields["own_isolation"] or self.policy.isolation
+            fields["limits"] = self._record_limits(options)
         if record_name in self.by_name or record_name in self.record_types:
             raise DuplicateJobType(record_name)
 
@@ -306,6 +322,16 @@ class Processors(Generic[ContextT_contra]):
             "middleware": self.middleware,
         }
 
+    def _record_limits(self, options: RecordsOptions) -> RecordTypeLimits | None:
+        """Return the limits of records with these options. A key takes precedence over the slice's ``fair``."""
+        if "rate" in self.defaults:
+            raise ValueError("the slice has a rate=, which records cannot have. Register them in another slice.")
+        given = {name: check(value) for name, check in _LIMITS.items() if (value := options.get(name)) is not None}
+        limits = {**self.defaults, **given}
+        concurrency = limits.get("concurrency")
+        is_keyed = concurrency is not None and concurrency.key is not None and "fair" not in given
+        return record_limits(concurrency, None if is_keyed else limits.get("fair"))
+
     def _add(self, processor: Processor) -> JobType[Any, Any]:
         job_type = processor.job_type
         if job_type.name in {*self.by_name, *self.record_types} or job_type.processor is not None:
@@ -330,6 +356,7 @@ def _checked_options(options: ProcessorOptions) -> tuple[Policy, dict[str, Any]]
     return policy, {name: check(given[name]) for name, check in _CHECKS.items() if name in given}
 
 
+_LIMITS: Mapping[str, Callable[[Any], Any]] = {"concurrency": checked_concurrency, "fair": partial(checked_key, "fair")}
 _CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "mode": partial(Choice(*get_args(HandlerMode)).check, "mode"),
     "queue": partial(QUEUE.check, "queue"),
@@ -338,9 +365,8 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "fail_on": to_exception_classes,
     "retry_if": lambda given: RetryRule(retry_if=given).retry_if,
     "on_failure": lambda given: TYPE_NAME.check("on_failure", name_of(given)),
-    "concurrency": checked_concurrency,
     "rate": checked_rate,
-    "fair": partial(checked_key, "fair"),
+    **_LIMITS,
 }
 
 

@@ -14,13 +14,16 @@ from django.db.models import (
     BooleanField,
     CharField,
     DateTimeField,
+    DecimalField,
     Field,
+    ForeignKey,
     IntegerField,
     JSONField,
     PositiveSmallIntegerField,
     Q,
     SmallIntegerField,
     TextField,
+    UUIDField,
 )
 
 from django_jobchains.conf import get_settings
@@ -37,6 +40,8 @@ _DECODING = {"failure_message": PayloadTextField, "execution_logs": PayloadField
 #: How many heartbeats may be missing before a record is reset.
 MIN_HEARTBEATS = 3
 LONGEST_STATE = max(STATES, key=len)
+#: The states of records that wait.
+WAITING = ("queued", "errored")
 
 
 class _Kind(NamedTuple):
@@ -49,6 +54,8 @@ class _Kind(NamedTuple):
 _TEXT = _Kind((CharField, TextField), ("text", "character varying", "citext"))
 _TIME = _Kind((DateTimeField,), ("timestamp with time zone",))
 _COUNTER = _Kind((IntegerField,), ("integer", "bigint", "smallint"))
+#: What a key of a limit can be.
+_KEYS = (CharField, TextField, IntegerField, DecimalField, UUIDField)
 _KINDS = {
     **dict.fromkeys(("state", "failure_message", "worker_hostname"), _TEXT),
     **dict.fromkeys(("queued_at", *_NULLABLE), _TIME),
@@ -91,6 +98,8 @@ def problems_of(kind: RecordType) -> Iterator[CheckMessage]:
         yield from _index_problem(kind, "queued", "process_after", "queued_at")
         if kind.retry_seconds is not None:
             yield from _index_problem(kind, "errored", "finished_at")
+        if kind.limits is not None and kind.limits.field is not None and not any(_key_problems(kind)):
+            yield from _key_index_problem(kind, kind.limits.field)
         yield from _duration_problems(kind)
 
 
@@ -98,6 +107,7 @@ def model_problems(kind: RecordType) -> Iterator[CheckMessage]:
     """Return the problems of a model with which no worker can run its records."""
     missing = list(_missing_columns(kind))
     yield from missing or _column_problems(kind)
+    yield from _key_problems(kind)
 
 
 def _missing_columns(kind: RecordType) -> Iterator[CheckMessage]:
@@ -149,6 +159,30 @@ def _column_problems(kind: RecordType) -> Iterator[CheckMessage]:
             yield Error(f"{name} must not allow NULL.", hint=hint, id="jobchains.E014")
         elif column == "state":
             yield from _state_problems(name, field)
+
+
+def _key_problems(kind: RecordType) -> Iterator[CheckMessage]:
+    """Report a key of a limit that is not a column with texts, numbers or UUIDs."""
+    name = kind.limits and kind.limits.field
+    if name is None:
+        return
+    try:
+        field: Any = kind.model._meta.get_field(name)
+    except FieldDoesNotExist:
+        field = None
+    meta = field is not None and field.concrete and field.model._meta.concrete_model
+    valued = field
+    while isinstance(valued, ForeignKey):
+        valued = valued.target_field
+    # With a collation, texts may be equal that differ as keys of locks.
+    is_key = isinstance(valued, _KEYS) and not getattr(valued, "db_collation", None)
+    if meta != kind.model._meta.concrete_model or not is_key:
+        problem = (
+            f"Records {kind.name!r}: {name!r} is the key of a limit, but not a field in the table of "
+            f"{kind.model.__qualname__} that contains texts without a collation, numbers or UUIDs."
+        )
+        hint = "Name a CharField, TextField, IntegerField, DecimalField, UUIDField or ForeignKey of the model."
+        yield Error(problem, hint=hint, id="jobchains.E024")
 
 
 def _state_problems(name: str, field: "Field[Any, Any]") -> Iterator[CheckMessage]:
@@ -262,6 +296,25 @@ def _index_problem(kind: RecordType, state: str, *order: str) -> Iterator[CheckM
         f'condition=Q({names[0]}="{state}"), name=…).'
     )
     yield Warning(problem, hint=hint, id="jobchains.W007")
+
+
+def _key_index_problem(kind: RecordType, key: str) -> Iterator[CheckMessage]:
+    """Report that no index finds the keys of the records that wait."""
+    state, planned, queued = (kind.columns[column] for column in ("state", "process_after", "queued_at"))
+    key = kind.model._meta.get_field(key).name  # Not that of the column of a foreign key.
+    indexes = [index for index in kind.model._meta.indexes if [name for name, _ in index.fields_orders][:1] == [key]]
+    conditions = [index.condition for index in indexes]
+    if any(each is None or all(_is_met(each, state, waiting) for waiting in WAITING) for each in conditions):
+        return
+    problem = (
+        f"Records {kind.name!r}: {kind.model.__qualname__} has no index that begins with {key}, the key of its limit, "
+        "so that each dequeue reads all records that wait."
+    )
+    hint = (
+        f'Add models.Index(fields=["{key}", "{state}", "{planned}", "{queued}"], '
+        f'condition=Q({state}__in=["queued", "errored"]), name=…).'
+    )
+    yield Warning(problem, hint=hint, id="jobchains.W012")
 
 
 def _is_met(condition: Any, name: str, state: str) -> bool | None:

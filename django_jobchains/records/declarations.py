@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from django.core.exceptions import EmptyResultSet, FieldDoesNotExist
 from django.db import connections, router
@@ -17,6 +17,7 @@ from django_jobchains.isolation import Isolation, Level, to_isolation
 from django_jobchains.payloads.codecs import decode_text, decoded_value
 from django_jobchains.records.processor import RecordProcessor, hooks_of, is_async
 from django_jobchains.records.saving import extend_save
+from django_jobchains.store.record_limits import RecordConcurrency
 from django_jobchains.store.record_tables import COLUMNS, IdsSelect, RecordIds, RecordTable
 from django_jobchains.values import ATTEMPTS_LIMIT, MAX_ATTEMPTS, TIMEOUT, Count, Duration, Value
 
@@ -26,6 +27,24 @@ MAX_POLL_SECONDS = 1.0
 CANCEL_SECONDS = 5.0
 #: The failure message if ``reset_failure_message`` is not set.
 RESET_MESSAGE = "The worker stopped sending heartbeats while it handled this record, more often than max_resets allows."
+
+
+class RecordTypeLimits(NamedTuple):
+    """The limits of a record type.
+
+    ``slot_limit``: how many of its records may be in process at once, in all workers together, or None for any number.
+    ``field``: the field whose values take turns, if any. ``is_keyed``: whether the limit holds for each of its values.
+    """
+
+    slot_limit: int | None
+    field: str | None
+    is_keyed: bool
+
+
+class _Place(NamedTuple):
+    """The place of a parameter in a cached SELECT."""
+
+    number: int
 
 
 @dataclass(eq=False)
@@ -53,6 +72,7 @@ class RecordType:
     cancel_seconds: float = CANCEL_SECONDS
     #: From the registration, or else from its slice.
     own_isolation: Isolation | None = None
+    limits: RecordTypeLimits | None = None
     #: Middleware of the slice, the outermost first.
     middleware: tuple[Any, ...] = ()
 
@@ -62,8 +82,8 @@ class RecordType:
         extend_save(self.model)
         self._tables: dict[str, RecordTable] = {}
         #: Cached SELECTs without a condition from ``pre_dequeue``, because compiling them takes longer than running
-        #: them.
-        self._selects: dict[Any, tuple[str, Sequence[Any]]] = {}
+        #: them. The parameters are places.
+        self._selects: dict[Any, tuple[str, Sequence[Any]] | None] = {}
 
     @property
     def queue(self) -> str:
@@ -130,22 +150,36 @@ class RecordType:
             **names,
         )
 
-    def select(self, using: str, condition: Q | None = None) -> IdsSelect:
-        """Return the function with which the store selects the records of the queryset, in its order."""
+    def concurrency(self, using: str) -> RecordConcurrency | None:
+        """Return the limits as the store expects them, or None without limits."""
+        if self.limits is None:
+            return None
+        slot_limit, name, is_keyed = self.limits
+        key: Any = name and self.model._meta.get_field(name)
+        column = key and connections[using].ops.quote_name(key.column).replace("%", "%%")
+        select = self.select(using, column=name if is_keyed and name else "pk")
+        return RecordConcurrency(self.name, slot_limit, is_keyed, column, bool(key and key.null), select)
 
-        def select_ids(where: str, params: Sequence[Any], order: Sequence[str]) -> tuple[str, Sequence[Any]] | None:
-            key = (using, where, *params, *order)
-            if condition is None and key in self._selects:
-                return self._selects[key]
-            compiled = self._compiled(using, condition, where, params, order)
-            if condition is None and compiled is not None:
-                self._selects[key] = compiled
-            return compiled
+    def select(self, using: str, condition: Q | None = None, column: str = "pk") -> IdsSelect:
+        """Return the function with which the store selects a column of the records of the queryset, in its order."""
 
-        return select_ids
+        def select_values(where: str, params: Sequence[Any], order: Sequence[str]) -> tuple[str, Sequence[Any]] | None:
+            if condition is not None:
+                return self._compiled(using, condition, column, where, params, order)
+            key = (using, column, where, *order)
+            if key not in self._selects:
+                places = [_Place(number) for number in range(len(params))]
+                self._selects[key] = self._compiled(using, None, column, where, places, order)
+            found = self._selects[key]
+            if found is None:
+                return None
+            sql, values = found
+            return sql, [params[value.number] if isinstance(value, _Place) else value for value in values]
+
+        return select_values
 
     def _compiled(
-        self, using: str, condition: Q | None, where: str, params: Sequence[Any], order: Sequence[str]
+        self, using: str, condition: Q | None, column: str, where: str, params: Sequence[Any], order: Sequence[str]
     ) -> tuple[str, Sequence[Any]] | None:
         found = self.queryset.using(using)
         if condition is not None:
@@ -154,7 +188,7 @@ class RecordType:
         found = found.filter(RawSQL(where, params, BooleanField()))  # noqa: S611
         order_by = [self.columns[name] for name in order] or self.order_by
         try:
-            sql, compiled = found.order_by(*order_by).values("pk").query.get_compiler(using).as_sql()
+            sql, compiled = found.order_by(*order_by).values(column).query.get_compiler(using).as_sql()
         except EmptyResultSet:  # For example for Q(pk__in=[]).
             return None
         return sql, compiled
@@ -174,7 +208,7 @@ def _ids(key: Any, using: str) -> RecordIds:
 
 
 class RecordOptions(TypedDict, total=False):
-    """The keyword arguments of ``Processors.records``."""
+    """The keyword arguments of ``Processors.records``, except its limits."""
 
     queryset: QuerySet[Any] | None
     order_by: Sequence[Any]

@@ -27,6 +27,7 @@ from django_jobchains.store.leases import Leases
 from django_jobchains.store.limits import Limits
 from django_jobchains.store.on_failure import FailureChains
 from django_jobchains.store.queues import Queues
+from django_jobchains.store.record_limits import RecordLimits
 from django_jobchains.store.record_operations import RecordOperations
 from django_jobchains.store.records import Records
 from django_jobchains.store.retention import Pruning
@@ -67,6 +68,7 @@ class Store:
         self.leases = Leases(db, deferred_writes, fenced_writes)
         self.chains = Chains(db, self.last_jobs, self.blockers, self.jobs, deferred_writes)
         self.records = Records(db)
+        self.record_limits = RecordLimits(db, self.records)
         self.record_operations = RecordOperations(db)
         self.deferred = Deferred(
             db,

@@ -324,6 +324,10 @@ class Database(ABC):
         """A statement that locks the job with the id in its parameter: its status, its lease number,
         ``transaction_id``, and NULL. ``skips``: it finds no row if another transaction has locked it."""
 
+    def try_lock(self, name: str) -> str:
+        """SQL of whether this transaction has locked a name until it ends. It does not wait for other transactions."""
+        return "true"
+
     # Times and ids
 
     @abstractmethod

@@ -182,7 +182,7 @@ class Records(RecordPart):
 
     @retried_at_read_committed
     def _dequeue(self, table: RecordTable, request: DequeueRequest) -> list[Dequeued]:
-        selects = self._selects(table, request)
+        selects = self.selects(table, request)
         if not selects:
             return []
         sql = self._start(table, tuple(sql for sql, _ in selects), request.limit)
@@ -219,7 +219,7 @@ class Records(RecordPart):
 
     # Which records are ready
 
-    def _selects(self, table: RecordTable, request: DequeueRequest) -> list[tuple[str, Sequence[Any]]]:
+    def selects(self, table: RecordTable, request: DequeueRequest) -> list[tuple[str, Sequence[Any]]]:
         """Return a SELECT for each index that finds records, or a single SELECT if the caller has its own order.
 
         The default order uses times of different columns, so no single index covers it.

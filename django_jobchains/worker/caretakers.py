@@ -16,6 +16,7 @@ from django_jobchains.attempts.outcome import backoff_seconds
 from django_jobchains.chains.pruning import Rule, Walk, full_ranges
 from django_jobchains.declare.policies import Backoff, BackoffFunction, default_backoff, resolve
 from django_jobchains.exceptions import ProcessorNotFound, TaskNotImported
+from django_jobchains.notifications import job_scheduled, publish_after_commit
 from django_jobchains.notifications.wakeups import announced
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.store import Store
@@ -187,6 +188,8 @@ class _TableResets:
             overdue = self._overdue(table, self._store.deferred.apply_records(table))
             stalled = self._reset(table, overdue[:REAP_LIMIT]) if overdue else []
             cancelled = self._store.record_operations.cancel_flagged(table, REAP_LIMIT)
+        if stalled and (limited := [kind.name for kind in self._kinds if kind.limits]):
+            publish_after_commit(self._store.using, set(map(job_scheduled, limited)))
         for record in stalled:
             report(RecordReset(self._worker, str(record.id), self.name, record.state, record.resets))
         for id_ in cancelled:

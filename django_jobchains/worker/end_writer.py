@@ -19,6 +19,7 @@ from django.db import Error
 
 from django_jobchains.attempts.outcome import Outcome, OutcomeKind
 from django_jobchains.attempts.record_attempt import EndedRecord
+from django_jobchains.notifications import job_scheduled, publish_after_commit
 from django_jobchains.notifications.base import WarningThrottle
 from django_jobchains.notifications.wakeups import publish, report_created
 from django_jobchains.payloads.codecs import encode_text
@@ -506,6 +507,8 @@ class RecordSink(Sink[EndedRecord]):
         self._worker = context.worker
         self._on_written = on_written
         self._throttle = WarningThrottle()
+        #: The names of limited records with ends that were written, so that other workers may dequeue more of them.
+        self._freed: set[str] = set()
 
     def accept(self, ended: EndedRecord) -> bool:
         ended.end = ended.end and _fitting(ended.kind, ended.end)
@@ -578,9 +581,19 @@ class RecordSink(Sink[EndedRecord]):
                 ended.span.end(ended.ending, ended.exception, reason, ())
 
     def released(self, ends: Sequence[EndedRecord]) -> None:
+        self._freed.update(ended.kind.name for ended in ends if ended.kind.limits)
         for ended in ends:
             self._on_written(ended)
             ended.mark_written()
+
+    @property
+    def is_published(self) -> bool:  # type: ignore[override]
+        return not self._freed
+
+    def publish(self) -> None:
+        freed, self._freed = self._freed, set()
+        if freed:
+            publish_after_commit(self._store.using, set(map(job_scheduled, freed)))
 
     def report_delay(self, ended: EndedRecord, seconds: float, error: str) -> None:
         report(OutcomeDelayed(self._worker, str(ended.key[0]), ended.kind.name, seconds, error, kind="record"))

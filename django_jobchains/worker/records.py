@@ -26,6 +26,7 @@ from django_jobchains.notifications.base import WarningThrottle
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.records.errors import RecordHidden
 from django_jobchains.store.errors import blames_row, is_conflict, is_database_away
+from django_jobchains.store.record_limits import RecordRotation
 from django_jobchains.store.record_tables import Dequeued, RecordEnd, RecordKey, RecordTable
 from django_jobchains.store.records import DequeueRequest
 from django_jobchains.telemetry import measured, report
@@ -43,6 +44,8 @@ logger = getLogger("django_jobchains")
 SIZES = (100, 50, 20, 10, 5, 2, 1)
 #: How long an answer is used: a budget may change while no slot is free.
 ANSWER_SECONDS = 1.0
+#: The wait before the next query if another worker was deciding about a limit.
+LOCKED_SECONDS = 0.05
 #: The condition that records must meet to be dequeued. False: no record is dequeued.
 Condition = Q | bool
 
@@ -102,6 +105,7 @@ class RecordWorkers:
             self.writer.is_idle
             or self._wake.is_eager
             or ended.kind.slots is not None
+            or ended.kind.limits is not None
             or self._context.queues.has_limits
         ):
             self._wake.set()
@@ -250,6 +254,9 @@ class RecordLane:
                 yield attempts
         except Exception as error:
             self._failures.failed(self.kind.name, error)
+        else:
+            if self.source.met_lock:
+                self._due_at = min(self._due_at, time.monotonic() + LOCKED_SECONDS)
 
     def _dequeue_many(self, limit: int) -> Iterator[list[RecordAttempt]]:
         """Dequeue until this number of records is found, or no more are ready."""
@@ -322,6 +329,8 @@ class RecordSource:
         self._make = make
         self._joins_transaction = joins_transaction
         self._prefers_planned = False
+        self._limits = kind.concurrency(context.store.using)
+        self._rotation = RecordRotation()
         self._environment = RecordEnvironment(kind, context.store, writer.put, context.worker)
 
     def dequeue(self, size: int, condition: Condition, **options: Any) -> tuple[int, list[RecordAttempt]]:
@@ -351,7 +360,16 @@ class RecordSource:
         )
         table = self.kind.table(self._store.using)
         with measured("record_dequeue", self._worker, self.kind.name), self._store.db.waits_at_most(LOCK_SECONDS):
-            return self._store.records.dequeue(table, request, joins_transaction=self._joins_transaction)
+            if self._limits is None:
+                return self._store.records.dequeue(table, request, joins_transaction=self._joins_transaction)
+            return self._store.record_limits.dequeue(
+                table, self._limits, self._rotation, request, joins_transaction=self._joins_transaction
+            )
+
+    @property
+    def met_lock(self) -> bool:
+        """Whether another worker was deciding about a limit in the last dequeue, so that there may be free places."""
+        return self._rotation.met_lock
 
     def _attempts(
         self, found: list[Dequeued], since: float, options: dict[str, Any]

@@ -154,6 +154,10 @@ class PostgreSQLDatabase(Database):
     def keep_lock(self, alias: str) -> str:
         return f"FOR KEY SHARE OF {alias} SKIP LOCKED"
 
+    def try_lock(self, name: str) -> str:
+        # The lock belongs to the transaction, and is released after others can see what it has committed.
+        return f"pg_try_advisory_xact_lock(hashtextextended({name}, 5701))"
+
     @contextmanager
     def at_read_committed(self) -> Iterator[None]:
         with self.transaction():

@@ -81,8 +81,7 @@ class LimitScan(Limits):
 
     @property
     def _lock(self) -> str:
-        # The lock belongs to the transaction, and is released after others can see what it has committed.
-        return "slot_limit IS NULL OR pg_try_advisory_xact_lock(hashtextextended(concurrency_key, 5701))"
+        return f"slot_limit IS NULL OR {self.db.try_lock('concurrency_key')}"
 
     @property
     def _picked(self) -> str:

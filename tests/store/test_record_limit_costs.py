@@ -1,0 +1,100 @@
+"""The cost of a dequeue of limited records: one index probe for each key, however many records the keys have."""
+
+import pytest
+from django.db import connection, models, transaction
+from django.db.models import Q
+
+from django_jobchains.processors import Concurrency, Processors
+from django_jobchains.store import get_store
+from django_jobchains.store.record_limits import RecordRotation
+from django_jobchains.store.records import DequeueRequest
+from tests.records.models import Upload
+from tests.support.plans import cost_of, use_plans
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+KEYS = 1_000
+LIMIT = 2
+FREE = 777
+#: The index that the system check suggests.
+INDEX = models.Index(
+    fields=["size", "state", "process_after", "queued_at"],
+    condition=Q(state__in=["queued", "errored"]),
+    name="upload_turns",
+)
+#: The cost that is allowed for each key that a dequeue passes, and for the statements.
+FOR_A_KEY = {"postgresql": 12, "sqlite": 250}
+FOR_THE_STATEMENTS = {"postgresql": 400, "sqlite": 8_000}
+
+
+@pytest.fixture(autouse=True)
+def _index(transactional_db):
+    with connection.schema_editor() as editor:
+        editor.add_index(Upload, INDEX)
+    yield
+    with connection.schema_editor() as editor:
+        editor.remove_index(Upload, INDEX)
+
+
+@pytest.fixture
+def kind(registry):
+    registry.add(processors := Processors())
+    processors.records(Upload, concurrency=Concurrency(LIMIT, key="size"), retry_after=60)(lambda record, run: None)
+    return processors.record_types["records.upload"]
+
+
+def fill(records_of_a_key, *, is_saturated=True):
+    """Create keys with this many waiting records, all at their limit except one, or all free."""
+    add(KEYS * records_of_a_key, "queued")
+    add(KEYS * LIMIT * is_saturated, "processing")
+    Upload.objects.filter(state="processing", size=FREE).delete()
+    with connection.cursor() as cursor:
+        cursor.execute(f"ANALYZE {Upload._meta.db_table}")
+
+
+def add(count, state):
+    Upload.objects.bulk_create([Upload(state=state, size=number % KEYS) for number in range(count)], batch_size=5_000)
+
+
+def dequeue(kind, limit=10):
+    store, rotation = get_store(), RecordRotation()
+    rotation.served = 3
+    request = DequeueRequest(kind.select("default"), limit, "host", "default", kind.retry_seconds)
+    limits = kind.concurrency("default")
+    return store.record_limits.dequeue(kind.table("default"), limits, rotation, request, joins_transaction=True)
+
+
+def costs(run):
+    """Return the cost of a call with each kind of plan."""
+    found = []
+    for mode in ("auto", "force_generic_plan") if connection.vendor == "postgresql" else ("auto",):
+        with transaction.atomic():
+            if connection.vendor == "postgresql":
+                use_plans(mode)
+            found.append(cost_of(run))
+            transaction.set_rollback(True)
+    return found
+
+
+def test_a_dequeue_among_saturated_keys_does_not_depend_on_their_backlogs(kind):
+    def run():
+        found = dequeue(kind)
+        assert set(Upload.objects.filter(pk__in=[each.id for each in found]).values_list("size", flat=True)) == {FREE}
+
+    fill(2)
+    few = max(costs(run))
+    add(KEYS * 18, "queued")
+    many = max(costs(run))
+    vendor = connection.vendor
+    assert many <= FOR_A_KEY[vendor] * KEYS + FOR_THE_STATEMENTS[vendor], many
+    assert many <= 1.5 * few, (few, many)
+
+
+def test_a_dequeue_with_free_places_reads_as_many_keys_as_it_starts(kind):
+    fill(20, is_saturated=False)
+
+    def run():
+        assert len(dequeue(kind)) == 10
+
+    found = max(costs(run))
+    assert found <= FOR_THE_STATEMENTS[connection.vendor] * 5
