@@ -109,10 +109,9 @@ def test_workers_are_notified_of_the_place_of_a_job_that_is_taken_from_its_handl
     processors.register("limits.second", concurrency=limit)(lambda job: None)
     held = first.enqueue()
     Job.objects.update(status="running")
-    sent.clear()
+    assert not any("limits.second" in subjects for _, subjects in sent)
     take(held)
-    [(_, subjects)] = sent
-    assert {"limits.first", "limits.second"} <= subjects
+    assert any("limits.second" in subjects for _, subjects in sent)
 
 
 def test_chains_of_on_failure_get_their_keys_at_once(processors, make_worker):
