@@ -60,7 +60,7 @@ from difflib import get_close_matches
 from typing import Any
 from uuid import UUID
 
-from django_jobchains.values import seconds_text
+from django_jobchains.values import did_you_mean, seconds_text
 
 
 class JobchainsError(Exception):
@@ -86,9 +86,11 @@ class DuplicateJobType(RegistryError):
 
 
 class JobTypeNotFound(RegistryError):
-    def __init__(self, name: str, known: Iterable[str] = ()) -> None:
-        names = ", ".join(sorted(known)) or "none"
-        super().__init__(f"No job type {name!r}. Is its app in INSTALLED_APPS, with a jobs module? Known: {names}.")
+    def __init__(self, name: str, known: Collection[str] = ()) -> None:
+        names, nearest = ", ".join(sorted(known)) or "none", did_you_mean(name, known)
+        super().__init__(
+            f"No job type {name!r}.{nearest} Is its app in INSTALLED_APPS, with a jobs module? Known: {names}."
+        )
 
 
 class ProcessorNotFound(RegistryError):

@@ -7,8 +7,10 @@ translate the exception.
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from datetime import timedelta
+from difflib import get_close_matches
 from typing import Any, Generic, TypeVar
 
 #: A thousand years: databases and calendars have no dates beyond it.
@@ -37,6 +39,12 @@ class Value(ABC, Generic[ValueT]):
     def refused(self, argument: str, given: object, error: type[Exception] = ValueError) -> Exception:
         """Return the error for a value that is not of this kind."""
         return error(f"{argument}={given!r:.100} is not {self.expected}.")
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """Return " Did you mean 'x'?" for the known name that is most similar to an unknown one, or ""."""
+    nearest = get_close_matches(given, list(known), n=1, cutoff=0.7)
+    return f" Did you mean {nearest[0]!r}?" if nearest else ""
 
 
 def check_fields(instance: Any, label: str = "{}") -> None:

@@ -38,17 +38,19 @@ class EnqueueCommand(Subcommand):
             metavar="JSON",
             help="the input of the job (null); - reads it from stdin",
         )
-        parser.add_argument("--queue", type=converters.queue, metavar="NAME", help="queue (the type's)")
+        parser.add_argument("--queue", type=converters.queue, metavar="QUEUE", help="queue (the type's)")
         parser.add_argument("--priority", type=converters.priority, metavar="N", help="higher runs first (the type's)")
         start = parser.add_mutually_exclusive_group()
-        start.add_argument("--delay", type=converters.duration, metavar="5m", help="how long to wait before it is due")
+        start.add_argument(
+            "--delay", type=converters.duration, metavar="DURATION", help="how long to wait before it is due: 5m"
+        )
         start.add_argument(
             "--run-at", type=converters.time, metavar="TIME", help="when it is due, such as 2026-12-24T18:00+01:00"
         )
         parser.add_argument(
             "--expires",
             type=converters.expiry,
-            metavar="5m",
+            metavar="DURATION|TIME",
             help="cancel the job if it has not started this long after it is due, or at this time",
         )
         parser.add_argument(
@@ -106,6 +108,8 @@ def find_targets(ids: Sequence[UUID], using: str) -> list[Target]:
 
 
 class ChainCommand(Subcommand):
+    #: What the ids are of, for the help.
+    ids: ClassVar[str] = "of chains or jobs"
     #: The words in "3 jobs retried".
     noun: ClassVar[str] = "job"
     participle: ClassVar[str]
@@ -120,7 +124,7 @@ class ChainCommand(Subcommand):
             nargs="+",
             type=converters.id_or_dash,
             metavar="ID",
-            help="of chains or jobs; - reads them from stdin",
+            help=f"{self.ids}; - reads them from stdin",
         )
 
     def run(self, call: Invocation) -> None:
@@ -177,6 +181,7 @@ class RunNowCommand(ChainCommand):
 class DeleteCommand(ChainCommand):
     name = "delete"
     help = "deletes chains with all their jobs, all or nothing"
+    ids = "of chains"
     noun = "chain"
     participle = "deleted"
     reason = "they no longer exist"
@@ -210,7 +215,7 @@ class CompleteCommand(Subcommand):
             metavar="JSON",
             help="the output of the job; - reads it from stdin",
         )
-        parser.add_argument("--type", metavar="NAME", help="only if the current job is of this type")
+        parser.add_argument("--type", metavar="TYPE", help="only if the current job is of this type")
 
     def run(self, call: Invocation) -> None:
         text = converters.json_or_input(call["output"])
@@ -252,8 +257,8 @@ class PruneCommand(Subcommand):
         parser.add_argument(
             "--older-than",
             type=converters.duration,
-            metavar="30d",
-            help="only chains that ended at least this long ago, whatever the retention of their types",
+            metavar="DURATION",
+            help="only chains that ended at least this long ago, such as 30d, whatever the retention of their types",
         )
         parser.add_argument(
             "--status",
@@ -262,7 +267,7 @@ class PruneCommand(Subcommand):
             metavar="STATUS",
             help="completed, failed or cancelled; may be repeated (all, or with --older-than completed and cancelled)",
         )
-        parser.add_argument("--type", action="append", metavar="NAME", help="only this type; may be repeated (all)")
+        parser.add_argument("--type", action="append", metavar="TYPE", help="only this type; may be repeated (all)")
         parser.add_argument(
             "--batch",
             type=converters.integer(1, MAX_BATCH_SIZE),

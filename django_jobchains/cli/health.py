@@ -70,8 +70,8 @@ class HealthCommand(Subcommand):
         parser.add_argument(
             "--max-age",
             type=converters.seconds,
-            metavar="SECONDS|5m",
-            help="how long the oldest due job or record may wait",
+            metavar="DURATION",
+            help="how long the oldest due job or record may wait, such as 5m",
         )
         parser.add_argument(
             "--max-backlog", type=converters.non_negative, metavar="N", help="how many jobs and records may be due"
@@ -83,14 +83,18 @@ class HealthCommand(Subcommand):
             "--queue",
             action="append",
             type=converters.queue,
-            metavar="NAME",
+            metavar="QUEUE",
             help="check this one; may be repeated (all)",
         )
         parser.add_argument(
             "--alerts", action="store_true", help="check everything that status and the dashboard warn of"
         )
         parser.add_argument(
-            "--timeout", type=converters.seconds, metavar="SECONDS", default=10.0, help="to wait for the database (10)"
+            "--timeout",
+            type=converters.seconds,
+            metavar="DURATION",
+            default=10.0,
+            help="to wait for the database (10 s)",
         )
 
     def run(self, call: Invocation) -> None:

@@ -26,13 +26,13 @@ class ListCommand(Subcommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--jobs", action="store_true", help="jobs instead of chains")
         parser.add_argument(
-            "--type", action="append", default=[], metavar="NAME", help="the complete name of a type; may be repeated"
+            "--type", action="append", default=[], metavar="TYPE", help="the complete name of a type; may be repeated"
         )
         parser.add_argument(
             "--chain-type",
             action="append",
             default=[],
-            metavar="NAME",
+            metavar="TYPE",
             help="with --jobs, the type that their chains start with; may be repeated",
         )
         parser.add_argument(

@@ -1,7 +1,7 @@
 """``queues``, ``pause``, ``resume`` and ``limit``: show and change queues while workers run."""
 
 from argparse import ArgumentParser
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, ClassVar
 
@@ -9,7 +9,10 @@ from django_jobchains import queues
 from django_jobchains.cli import converters
 from django_jobchains.cli.status import queues_section
 from django_jobchains.cli.subcommand import Invocation, Subcommand
+from django_jobchains.conf import get_settings
+from django_jobchains.declare.registry import get_registry
 from django_jobchains.monitoring import overview
+from django_jobchains.values import did_you_mean
 
 
 class QueuesCommand(Subcommand):
@@ -26,15 +29,28 @@ class QueuesCommand(Subcommand):
             call.screen.line("No jobs are waiting or running, and no queue is paused or limited.")
 
 
+def _warn_of_unknown(names: Sequence[str], call: Invocation) -> None:
+    """Warn of queues that nothing uses, because they may be misspelled. They are changed all the same."""
+    found, registry = overview(call.using), get_registry()
+    known = {queue.name for queue in found.queues} | {get_settings().QUEUE}
+    known |= {processor.queue for processor in registry.processors() if processor.queue}
+    known |= {kind.queue for kind in registry.record_types()}
+    for name in names:
+        if name not in known:
+            nearest = did_you_mean(name, known)
+            call.screen.errors.write(f"No jobs are in the queue {name!r}, and no worker or job type names it.{nearest}")
+
+
 class _QueueCommand(Subcommand):
     change: ClassVar[Callable[..., Any]]
     participle: ClassVar[str]
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("names", nargs="+", type=converters.queue, metavar="QUEUE")
+        parser.add_argument("names", nargs="+", type=converters.queue, metavar="QUEUE", help="names of queues")
 
     def run(self, call: Invocation) -> None:
         names = list(dict.fromkeys(call["names"]))
+        _warn_of_unknown(names, call)
         type(self).change(*names, using=call.using)
         if call.screen.is_json:
             call.screen.json({self.participle: names})
@@ -61,10 +77,11 @@ class LimitCommand(Subcommand):
     help = "limits the slots of each worker for jobs of a queue"
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("queue", type=converters.queue, metavar="QUEUE")
+        parser.add_argument("queue", type=converters.queue, metavar="QUEUE", help="name of the queue")
         parser.add_argument("slots", type=converters.slots, metavar="N|none", help="per worker; none removes the limit")
 
     def run(self, call: Invocation) -> None:
+        _warn_of_unknown([call["queue"]], call)
         queues.set_limit(call["queue"], call["slots"], using=call.using)
         if call.screen.is_json:
             call.screen.json({"queue": call["queue"], "slot_limit": call["slots"]})

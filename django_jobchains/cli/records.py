@@ -15,6 +15,7 @@ from django_jobchains.cli import converters
 from django_jobchains.cli.subcommand import Invocation, Subcommand, batches, check_known, in_batches, report_changes
 from django_jobchains.declare.registry import get_registry
 from django_jobchains.records.declarations import RecordType
+from django_jobchains.values import did_you_mean
 
 
 class Operation(NamedTuple):
@@ -69,7 +70,8 @@ def _record_type(name: str, using: str) -> RecordType:
     if name not in found:
         known = ", ".join(sorted(found)) or "none"
         raise CommandError(
-            f"No record worker {name!r}. Is its app in INSTALLED_APPS, with a jobs module? Known: {known}."
+            f"No record worker {name!r}.{did_you_mean(name, found)} Is its app in INSTALLED_APPS, with a jobs module? "
+            f"Known: {known}."
         )
     if not found[name].is_in(using):
         raise CommandError(f"The records of {name!r} are not in the database {using!r}: pass another --database.")

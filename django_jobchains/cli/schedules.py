@@ -28,7 +28,7 @@ class SchedulesCommand(Subcommand):
             metavar="OPERATION",
             help="list (default), show, pause, resume, run-now or next",
         )
-        parser.add_argument("names", nargs="*", metavar="NAME", help="of schedules; one for show, run-now and next")
+        parser.add_argument("names", nargs="*", metavar="SCHEDULE", help="names; one for show, run-now and next")
         parser.add_argument("--count", type=converters.positive, default=5, metavar="N", help="next: ticks to show (5)")
 
     def run(self, call: Invocation) -> None:

@@ -3,9 +3,10 @@
 import inspect
 import math
 from argparse import ArgumentParser
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from fnmatch import fnmatchcase
+from operator import itemgetter
 from types import NoneType
 from typing import Any, NamedTuple
 
@@ -25,13 +26,28 @@ from django_jobchains.records.declarations import RecordType
 from django_jobchains.records.processor import FunctionProcessor
 from django_jobchains.statuses import FINAL
 from django_jobchains.store import get_store
-from django_jobchains.values import ATTEMPTS_LIMIT
+from django_jobchains.values import ATTEMPTS_LIMIT, did_you_mean
 
 #: The columns of the pairs of a setting's name, and its value and source.
 COLUMNS = (
     Column("SETTING", lambda row: row[0].removesuffix("_seconds").removeprefix("is_").replace("_", " ")),
     Column("VALUE", lambda row: _in_words(row[0], row[1]["value"]), min_width=12),
     Column("SOURCE", lambda row: row[1]["source"]),
+)
+
+
+def _value(name: str) -> Callable[[dict[str, Any]], str]:
+    """Return what shows a setting of a type. Types without a processor have none."""
+    return lambda kind: _in_words(name, kind["settings"][name]["value"]) if name in kind["settings"] else ""
+
+
+#: The columns of the list of types.
+LIST_COLUMNS = (
+    Column("TYPE", itemgetter("name"), min_width=12),
+    Column("INPUT", lambda kind: kind.get("input", kind.get("model")), min_width=8),
+    Column("QUEUE", _value("queue")),
+    Column("ATTEMPTS", _value("max_attempts"), is_optional=True),
+    Column("HANDLER", lambda kind: kind["handler"] or "none: completed from outside", is_optional=True),
 )
 #: Fields of a processor that are shown separately.
 _SHOWN_SEPARATELY = {"job_type", "function", "policies", "retry", "queue", "priority", "on_failure", "limits"}
@@ -46,10 +62,12 @@ class Setting(NamedTuple):
 
 class TypesCommand(Subcommand):
     name = "types"
-    help = "shows each job type and record worker with its settings, and where they come from"
+    help = "lists job types and record workers or, with a name, shows their settings and where these come from"
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("pattern", nargs="*", metavar="PATTERN", help="only matching types, such as shop.* (all)")
+        parser.add_argument(
+            "pattern", nargs="*", metavar="TYPE", help="show the settings of matching types, such as shop.*"
+        )
 
     def run(self, call: Invocation) -> None:
         registry = get_registry()
@@ -59,10 +77,14 @@ class TypesCommand(Subcommand):
         records = [record_json(kind) for kind in registry.record_types() if _matches(kind.name, patterns)]
         records.sort(key=lambda kind: kind["name"])
         if not names and not records:
-            raise CommandError(f"No job type matches {' or '.join(patterns)}. Run 'types' to list all.")
+            known = [*registry.job_types(), *(kind.name for kind in registry.record_types())]
+            nearest = did_you_mean(patterns[0], known)
+            raise CommandError(f"No job type matches {' or '.join(patterns)}.{nearest} Run 'types' to list all.")
         found = [_type(registry.job_type(name), registry) for name in names]
         if call.screen.is_json:
             call.screen.json({"types": found, "records": records})
+        elif not call["pattern"]:
+            call.screen.table(LIST_COLUMNS, sorted([*found, *records], key=itemgetter("name")))
         else:
             for index, kind in enumerate([*found, *records]):
                 call.screen.line() if index else None

@@ -1,5 +1,8 @@
 """The output of ``run_jobworker``: failures and summaries by default, one line per job on request, errors always."""
 
+import logging
+import math
+import sys
 import threading
 import time
 from collections import Counter
@@ -15,13 +18,24 @@ SUMMARY_SECONDS = 10.0
 
 
 class TerminalSink:
-    """A telemetry sink. ``verbosity`` 0: errors; 1: also failures, and summaries while busy; 2: also each job."""
+    """A telemetry sink. ``verbosity`` 0: errors; 1: also failures, and summaries while busy; 2: also each job.
 
-    def __init__(self, write: Callable[[str], object], style: Style, verbosity: int, worker: str) -> None:
+    Events from ``logged_level`` on are left out, because the log writes them to the same terminal.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[str], object],
+        style: Style,
+        verbosity: int,
+        worker: str,
+        logged_level: float = math.inf,
+    ) -> None:
         self._write = write
         self._style = style
         self._verbosity = verbosity
         self._worker = worker
+        self._logged_level = logged_level
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._since_summary = 0
@@ -31,7 +45,8 @@ class TerminalSink:
         if event.worker != self._worker:
             return
         with self._lock:
-            if self._verbosity >= event.verbosity and (line := self._line(event)):
+            is_shown = self._verbosity >= event.verbosity and event.level < self._logged_level
+            if is_shown and (line := self._line(event)):
                 paint = getattr(self._style, event.style) if event.style else str
                 self._write(paint(printable(line)))
             if isinstance(event, AttemptEnded) and event.ending != "abandoned":
@@ -54,3 +69,15 @@ class TerminalSink:
 
     def _totals(self) -> str:
         return " · ".join(f"{count:,} {ending.replace('_', ' ')}" for ending, count in sorted(self._counts.items()))
+
+
+def console_level(logger: logging.Logger) -> float:
+    """Return the lowest level at which the handlers of a logger write to the terminal, ``math.inf`` for none."""
+    levels: list[float] = [math.inf]
+    current: logging.Logger | None = logger
+    while current is not None:
+        for handler in current.handlers:
+            is_console = getattr(handler, "stream", None) in (sys.stdout, sys.stderr)
+            levels += [handler.level] if is_console and not handler.filters else []  # A filter may drop any record.
+        current = current.parent if current.propagate else None
+    return max(min(levels), logger.getEffectiveLevel())

@@ -197,7 +197,7 @@ class AsyncSlots(SlotPool):
             self._changed.wait_for(lambda: not self._awaited(), max(deadline - time.monotonic(), 0))
             running = [attempt.label for attempt in self._awaited()]
         if running:
-            return [f"{self._thread.name} ({', '.join(running)})"]
+            return running
         if self._running or not self._thread.is_started:  # Stuck attempts keep the loop running.
             return []
         own = [] if self._thread.join(deadline) else [self._thread.name]

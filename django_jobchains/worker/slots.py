@@ -156,7 +156,7 @@ class SlotPool:
         """Start no more attempts. Waiting attempts were taken back before."""
 
     def join(self, deadline: float) -> list[str]:
-        """Wait for running attempts. Returns the names of those that still run at the deadline."""
+        """Wait for running attempts. Returns the jobs and records that still run at the deadline, and open threads."""
         return []
 
     def write_off(self, attempt: Any) -> bool:
@@ -364,12 +364,13 @@ class Slots(SlotPool):
             self._changed.notify_all()
 
     def join(self, deadline: float) -> list[str]:
-        """Wait for running attempts. Returns the names of the slots that still run at the deadline.
+        """Wait for running attempts. Returns the jobs that still run at the deadline.
 
         Slots whose attempts can no longer write anything are not waited for.
         """
         awaited = [slot for slot in list(self._slots) if not (slot.attempt and slot.attempt.is_detached)]
-        return [slot.thread.name for slot in awaited if not slot.thread.join(deadline)]
+        running = [slot for slot in awaited if not slot.thread.join(deadline)]
+        return [slot.attempt.label if slot.attempt else slot.thread.name for slot in running]
 
     # Stuck attempts
 

@@ -1,12 +1,15 @@
 """Arguments: what durations are, and errors that name the remedy. Nothing changes then."""
 
 import shlex
+from argparse import SUPPRESS
 from dataclasses import dataclass
 from datetime import timedelta
 
 import pytest
+from django.core.management.base import BaseCommand
 
 from django_jobchains.cli import converters
+from django_jobchains.management.commands import jobchains, run_jobworker
 from django_jobchains.models import Job, QueueState
 from django_jobchains.processors import JobType
 from tests.support.chains import pending
@@ -83,7 +86,11 @@ def test_invalid_durations_are_refused(text):
         ("list --database nowhere", "DATABASES has no alias 'nowhere'. Known: default"),
         ("show 5", "'5' is not an id"),
         (f"show {ID}", f"No chain or job {ID}: it was never committed, or it was deleted."),
+        ("types shop.mails", "No job type matches shop.mails. Did you mean 'shop.mail'? Run 'types' to list all."),
         ("types shopp.*", "No job type matches shopp.*. Run 'types' to list all."),
+        ("enqueue shop.chrage", "No job type 'shop.chrage'. Did you mean 'shop.charge'? Is its app in INSTALLED_APPS"),
+        ("stat", "There is no subcommand 'stat'. Did you mean 'status'? See manage.py jobchains --help."),
+        ("nonsense", "There is no subcommand 'nonsense'. See manage.py jobchains --help."),
         ("pause", "required: QUEUE"),
         ("pause ''", "is not a name: pass 1 to 100 printable characters"),
         (f"resume {'x' * 101}", "is not a name"),
@@ -103,6 +110,29 @@ def test_an_error_names_the_remedy_and_nothing_changes(run, store, registry, wor
     assert done.code > 0
     assert error in done.error
     assert (Job.objects.count(), chain.refresh().status, QueueState.objects.count()) == (1, "pending", 0)
+
+
+def test_without_a_subcommand_the_help_is_printed(run):
+    done = run()
+    assert (done.code, done.out.startswith("usage: manage.py jobchains [-h]")) == (0, True)
+    assert "lists job types and record workers" in done.out
+
+
+def test_help_names_the_same_kind_of_value_alike():
+    """A value is a QUEUE, a TYPE or a DURATION in every option."""
+    parsers = [
+        BaseCommand.create_parser(command, "manage.py", "x")
+        for command in (jobchains.Command(), run_jobworker.Command())
+    ]
+    subcommands = parsers[0]._subparsers._group_actions[0]._name_parser_map
+    metavars = {"--queue": "QUEUE", "--delay": "DURATION", "--older-than": "DURATION", "--timeout": "DURATION"}
+    for parser in [*subcommands.values(), *parsers]:
+        for action in parser._actions:
+            for option in action.option_strings:
+                assert action.metavar == metavars.get(option, action.metavar), option
+            assert action.metavar or action.nargs == 0 or action.choices or action.help == SUPPRESS or parser in parsers
+    assert "of chains; - reads them" in subcommands["delete"].format_help()
+    assert "/metrics is empty until the processes have reported" in " ".join(parsers[1].format_help().split())
 
 
 @pytest.mark.django_db

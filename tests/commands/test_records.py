@@ -66,7 +66,11 @@ def test_keys_can_come_from_standard_input_in_several_batches(run, monkeypatch):
     ("words", "code", "problem"),
     [
         ("move records.upload 1", 1, "invalid choice: 'move'"),
-        ("retry records.uploads 1", 1, "No record worker 'records.uploads'. Is its app in INSTALLED_APPS"),
+        (
+            "retry records.uploads 1",
+            1,
+            "No record worker 'records.uploads'. Did you mean 'records.upload'? Is its app in INSTALLED_APPS",
+        ),
         ("retry records.uploads 1", 1, "Known: records.letter, records.upload."),
         ("retry records.upload one", 2, "'one' is not a primary key of Upload: “one” value must be an integ"),
         (f"retry records.upload {'9' * 30}", 2, "is not a primary key of Upload: Ensure this value is less than"),

@@ -191,6 +191,19 @@ def test_a_queue_is_paused_and_resumed(run):
     assert queues.states() == []
 
 
+@pytest.mark.parametrize("words", [["pause", "post", "psot"], ["resume", "psot"], ["limit", "psot", "5"]])
+def test_a_queue_that_nothing_uses_is_changed_with_a_warning(run, words):
+    done = run(*words)
+    assert (done.code, bool(done.out)) == (0, True)
+    assert done.notes == ("No jobs are in the queue 'psot', and no worker or job type names it. Did you mean 'post'?\n")
+
+
+def test_there_is_no_warning_about_a_queue_with_jobs_or_a_worker(run, store):
+    enqueue("shop.plain", queue="nightly")
+    worker(store, queues=("mail",))
+    assert run("pause", "nightly", "mail", "post", "default").notes == ""
+
+
 def test_a_limit_is_set_and_removed(run):
     assert run("limit", "mail", "2").out == "mail: 2 slots of each worker.\n"
     assert QueueState.objects.get().slot_limit == 2

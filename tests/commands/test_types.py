@@ -72,6 +72,21 @@ def test_the_text_is_readable(run):
         assert words.split() in [line.split() for line in out.splitlines()], words
 
 
+def test_without_names_each_type_is_one_line(run):
+    header, *lines = run("types").lines
+    assert header.split() == ["TYPE", "INPUT", "QUEUE", "ATTEMPTS", "HANDLER"]
+    handler = "tests.commands.conftest.registry.<locals>.charge"
+    assert lines[0].split() == ["shop.charge", "int", "bank", "3", handler]
+    assert [line.split()[0] for line in lines] == [
+        "shop.charge",
+        "shop.mail",
+        "shop.plain",
+        "shop.receipt",
+        "shop.ship",
+    ]
+    assert lines[-1].endswith("none: completed from outside")
+
+
 def test_a_type_without_a_processor_has_a_note(run):
     [kind] = run("types", "shop.ship", "--format", "json").json["types"]
     assert (kind["name"], kind["handler"], kind["settings"]) == ("shop.ship", None, {})

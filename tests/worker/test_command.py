@@ -1,5 +1,6 @@
 """``run_jobworker`` in this process: its output, its checks of options, and its exit codes."""
 
+import logging
 import sys
 from io import StringIO
 
@@ -84,6 +85,23 @@ def test_verbosity_2_shows_each_job_and_how_its_chain_continues(greet, run):
     lines = run(verbosity=2).splitlines()
     assert sum("→ worker.then" in line for line in lines) == 2
     assert all(any(str(chain.id) in line for line in lines) for chain in enqueued)
+
+
+def test_each_event_is_shown_once_if_the_log_is_on_the_terminal_too(greet, run, capsys):
+    """The log shows what it has a level for, and the command's own lines are the rest."""
+    handler = logging.StreamHandler(sys.stderr)
+    logger = logging.getLogger("django_jobchains")
+    logger.addHandler(handler)
+    try:
+        ids = {word: str(greet.enqueue(word).id) for word in ("world", "fail")}
+        output = run(verbosity=2)
+    finally:
+        logger.removeHandler(handler)
+    logged = capsys.readouterr().err
+    seen = {
+        word: [sum(id_ in line for line in text.splitlines()) for text in (logged, output)] for word, id_ in ids.items()
+    }
+    assert seen == {"fail": [1, 0], "world": [0, 1]}
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def test_second_signal_does_not_wait(start_process):
 @pytest.mark.parametrize("signals", [1, 2])
 def test_stuck_handler_does_not_keep_a_process_running(start_process, mode, signals):
     """The handler sleeps for a minute and ignores its signal. Its job is pending again, and no attempt is used."""
-    jobs.stuck.enqueue(60.0)
+    chain = jobs.stuck.enqueue(60.0)
     before = job_rows()
     process = start_process(*mode, "--shutdown-timeout", "1" if signals == 1 else "60")
     until_started(process)
@@ -136,7 +136,8 @@ def test_stuck_handler_does_not_keep_a_process_running(start_process, mode, sign
     assert job_rows() == before
     assert not FailedAttempt.objects.exists()
     assert "1 handed back unfinished" in process.output
-    assert f"Still running after {'the shutdown timeout' if signals == 1 else 'a second signal'}" in process.output
+    reason = "the shutdown timeout" if signals == 1 else "a second signal to stop"
+    assert f"Still running after {reason}: {chain.type_name} {chain.id}." in process.output
 
 
 @slow

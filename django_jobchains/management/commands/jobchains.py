@@ -31,6 +31,7 @@ from django_jobchains.cli.subcommand import Invocation, Subcommand
 from django_jobchains.cli.top import TopCommand
 from django_jobchains.cli.types import TypesCommand
 from django_jobchains.conf import get_settings
+from django_jobchains.values import did_you_mean
 
 SUBCOMMANDS: tuple[type[Subcommand], ...] = (
     StatusCommand,
@@ -55,13 +56,23 @@ SUBCOMMANDS: tuple[type[Subcommand], ...] = (
 )
 
 
+class _Subcommands(dict[str, Any]):
+    """The choices of subcommands, with an error that suggests the nearest one instead of listing all."""
+
+    def __contains__(self, name: object) -> bool:
+        if super().__contains__(name):
+            return True
+        nearest = did_you_mean(str(name), self)
+        raise argparse.ArgumentError(None, f"There is no subcommand {name!r}.{nearest} See manage.py jobchains --help.")
+
+
 class Command(BaseCommand):
     help = "Shows and changes chains, jobs, queues and workers."
     #: The command is used when something is wrong, so other problems must not prevent it.
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parsers = parser.add_subparsers(dest="subcommand", required=True, metavar="SUBCOMMAND", title="subcommands")
+        parsers = parser.add_subparsers(dest="subcommand", metavar="SUBCOMMAND", title="subcommands")
         for kind in SUBCOMMANDS:
             subcommand = kind()
             own = parsers.add_parser(kind.name, help=kind.help, description=f"{kind.help.capitalize()}.")
@@ -74,8 +85,12 @@ class Command(BaseCommand):
             )
             _add_options_of_every_command(own)
             own.set_defaults(run=subcommand.run)
+        parsers.choices = _Subcommands(parsers.choices or {})
 
     def handle(self, *args: Any, **options: Any) -> None:
+        if options["subcommand"] is None:
+            self.stdout.write(self.create_parser("manage.py", "jobchains").format_help())
+            return
         try:
             # Operators and scripts read English, whatever the language of the project.
             with translation.override("en"):

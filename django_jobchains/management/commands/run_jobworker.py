@@ -18,7 +18,7 @@ from django_jobchains.cli.converters import positive, queue, seconds, type_name
 from django_jobchains.db.libpq import add_network_options
 from django_jobchains.isolation import parse_size
 from django_jobchains.telemetry import add_sink, log, logger, remove_sink
-from django_jobchains.telemetry.terminal import TerminalSink
+from django_jobchains.telemetry.terminal import TerminalSink, console_level
 from django_jobchains.telemetry.tracing import flush
 from django_jobchains.worker import Worker
 from django_jobchains.worker.health import Health
@@ -159,8 +159,8 @@ class Command(BaseCommand):
 
     @contextmanager
     def _terminal_output(self, worker: str, verbosity: int) -> Iterator[None]:
-        """Show events on the terminal. Without logging handlers, the log would show them a second time."""
-        terminal = TerminalSink(self.stdout.write, self.style, verbosity, worker)
+        """Show each event on the terminal once: without logging handlers, Python would write those of the log too."""
+        terminal = TerminalSink(self.stdout.write, self.style, verbosity, worker, console_level(logger))
         add_sink(terminal)
         if not (has_log := logger.hasHandlers()):
             remove_sink(log)
@@ -258,9 +258,17 @@ def _replace_reason(worker: Worker, options: dict[str, Any]) -> str:
     return ""
 
 
+_HEALTH_PORT = (
+    "answer /live, /ready and, with the extra prometheus, /metrics over HTTP. With --processes, /metrics is empty "
+    "until the processes have reported"
+)
+
+
 def _add_options(parser: CommandParser) -> None:
-    parser.add_argument("--slots", type=positive, help="attempts that run at once (JOBCHAINS['SLOTS'])")
-    parser.add_argument("--async-slots", type=positive, help="the same for async handlers (JOBCHAINS['ASYNC_SLOTS'])")
+    parser.add_argument("--slots", type=positive, metavar="N", help="attempts that run at once (JOBCHAINS['SLOTS'])")
+    parser.add_argument(
+        "--async-slots", type=positive, metavar="N", help="the same for async handlers (JOBCHAINS['ASYNC_SLOTS'])"
+    )
     parser.add_argument(
         "--queue", type=queue, action="append", metavar="QUEUE", help="queue to serve; repeatable (default: all)"
     )
@@ -278,23 +286,23 @@ def _add_options(parser: CommandParser) -> None:
         "--max-rss", type=_size, metavar="SIZE", help="exit, or be replaced, above this memory: 500M, 2G"
     )
     parser.add_argument(
-        "--max-active", type=seconds, metavar="SECONDS", help="claim nothing after this time, and exit, or be replaced"
+        "--max-active", type=seconds, metavar="DURATION", help="claim nothing after this time, and exit, or be replaced"
     )
     parser.add_argument(
         "--shutdown-timeout",
         type=seconds,
-        metavar="SECONDS",
+        metavar="DURATION",
         help="how long to wait for running handlers (JOBCHAINS['SHUTDOWN_SECONDS'])",
     )
     parser.add_argument(
         "--maintenance-only", action="store_true", help="run no jobs: take back those of dead workers, and prune"
     )
-    parser.add_argument("--name", help="worker name instead of the host's name")
+    parser.add_argument("--name", metavar="NAME", help="worker name instead of the host's name")
     parser.add_argument(
         "--processes", type=positive, metavar="N", help="run N worker processes, and restart those that exit"
     )
     parser.add_argument("--reload", action="store_true", help="restart when a Python file changes; for development")
-    parser.add_argument("--health-port", type=_port, metavar="PORT", help="answer /live and /ready over HTTP")
+    parser.add_argument("--health-port", type=_port, metavar="PORT", help=_HEALTH_PORT)
     parser.add_argument(
         "--health-host", default="127.0.0.1", metavar="ADDRESS", help="for --health-port (default: 127.0.0.1)"
     )

@@ -1,6 +1,6 @@
 """The contracts of notifiers, payload codecs, payload types and pools, as pytest tests.
 
-Subclass one, and define how your object is created. Run it with pytest, or with ``manage.py run_contract``. See
+Subclass one, and define how your object is created. Run it with pytest. See
 ``docs/guides/write-your-own.md``.
 """
 

@@ -373,6 +373,11 @@ class ChildRun:
         return tuple(job for attempt in list(self._attempts) for job in attempt.jobs)
 
     @property
+    def label(self) -> str:
+        """The name of the running attempt in logs."""
+        return ", ".join(f"{job.type_name} {job.id}" for job in (self.current.jobs if self.current else ()))
+
+    @property
     def current(self) -> IsolatedAttempt | None:
         """The attempt that runs."""
         return next(iter(self._attempts), None)
