@@ -1,4 +1,5 @@
 # make demo    a shop and its jobs, in this terminal
+# make shop    the same shop in a browser, with its worker and a guided tour
 # make test    what each change has to pass; one session of it: make oldest, make wheel, ...
 # make test-all    the whole matrix, all slow tests and the mutations: before a release, and at the end of a large change
 # make quick    the plain tests on SQLite, without those of the admin and of child processes; make sqlite, make postgresql: all tests on that database
@@ -24,7 +25,7 @@ NOX = $(VENV)/bin/python -m nox
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := test
-.PHONY: test test-all $(SESSIONS) demo bench bench-table bench-page bench-peers format clean
+.PHONY: test test-all $(SESSIONS) demo shop bench bench-table bench-page bench-peers format clean
 
 # Two sessions at a time, and in each a process of tests for each core: tests wait about as much as they compute.
 test: $(VENV)/.ready
@@ -36,6 +37,9 @@ test-all: $(VENV)/.ready
 
 $(SESSIONS): $(VENV)/.ready
 	@$(NOX) --session $@
+
+shop: $(DEMO)/.ready
+	@$(DEMO)/bin/python example_project/manage.py open_shop
 
 demo: $(DEMO)/.ready
 	@$(DEMO)/bin/python example_project/manage.py demo

@@ -1,6 +1,6 @@
 from django.urls import path
 
-from shop import approvals, deliveries, label_pages, views
+from shop import approvals, deliveries, label_pages, tour, views
 
 app_name = "shop"
 urlpatterns = [
@@ -16,4 +16,7 @@ urlpatterns = [
     path("labels/render/", label_pages.render_one, name="render_label"),
     path("labels/<uuid:job_id>.svg", label_pages.picture, name="label_picture"),
     path("outbox/", views.outbox, name="outbox"),
+    path("tour/", tour.tour, name="tour"),
+    path("tour/report/", tour.report_now, name="report_now"),
+    path("tour/kill/<str:worker_id>/", tour.kill_worker, name="kill_worker"),
 ]
