@@ -19,6 +19,8 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 
 from django_jobchains.db.times import Times
+from django_jobchains.declare.labels import label_of
+from django_jobchains.declare.registry import get_registry
 from django_jobchains.exceptions import InvalidPayload
 from django_jobchains.payloads.codecs import Unreadable, decode_json
 from django_jobchains.payloads.strict_json import decode
@@ -111,6 +113,10 @@ class Payloads:
         except (InvalidPayload, ImproperlyConfigured, OSError) as error:
             return _unreadable(error)
 
+    def label(self, type_name: str, stored: str | None) -> str:
+        """Return the label of a job with this stored input, or an empty string without the permission."""
+        return label_of(get_registry().find(type_name), stored) if self.is_allowed else ""
+
     def text(self, text: str | None, limit: int = MAX_TEXT_LENGTH) -> PayloadView:
         """Format text of several lines, such as a traceback or a log text."""
         if not text:
@@ -130,10 +136,10 @@ class Payloads:
             return self._first_line(text, limit)
         return error_type(text)
 
-    def error_html(self, text: str | None) -> SafeString | str:
-        """Return the same for a column of a list."""
-        line = self.error_line(text)
-        return format_html('<span class="jobchains-error-line">{}</span>', line) if line else ""
+    def status_html(self, style: str, label: Any, error: str | None) -> SafeString:
+        """Return a status for a column of a list, with the line of the error below it."""
+        line, status = self.error_line(error), badge(style, label)
+        return format_html('{} <span class="jobchains-error-line">{}</span>', status, line) if line else status
 
     def _first_line(self, text: str | None, limit: int) -> str:
         # Redact the whole text first: the name of a secret may be on the line before its value.

@@ -22,7 +22,7 @@ from django_jobchains.admin.actions.action import HAS_CHANGED, NOT_THERE, Action
 from django_jobchains.admin.actions.confirmed import ActionRow, ConfirmedActions
 from django_jobchains.admin.actions.forms import ActionForm, TimeFields
 from django_jobchains.admin.base import url_with
-from django_jobchains.admin.display import PERMISSION, Payloads, Timestamps, badge
+from django_jobchains.admin.display import PERMISSION, Payloads, Timestamps
 from django_jobchains.admin.lists.filters import ChoiceFilter
 from django_jobchains.admin.visibility import has_own_view_permission, is_whole
 from django_jobchains.payloads.codecs import Unreadable
@@ -285,7 +285,7 @@ class JobRecordAdmin(RecordActionAdmin):
     form does not write them, because a worker may have changed them.
     """
 
-    list_display: tuple[Any, ...] = ("__str__", "record_state", "record_error", "record_queued", "record_attempts")
+    list_display: tuple[Any, ...] = ("__str__", "record_state", "record_queued", "record_attempts")
     list_filter: ClassVar[tuple[Any, ...]] = (RecordStateFilter, RecordWaitFilter)
     #: By the primary key, which has an index.
     ordering: ClassVar[tuple[Any, ...]] = ("-pk",)
@@ -306,8 +306,13 @@ class JobRecordAdmin(RecordActionAdmin):
 
     @admin.display(description=_("state"))
     def record_state(self, record: Any) -> SafeString:
-        state = self.record_type.value(record, "state")
-        return badge(state_style(state), state_label(state))
+        """Return the state, and the first line of the failure message.
+
+        The line is only the error's type, unless the list allows this user more.
+        """
+        state, message = (self.record_type.value(record, name) for name in ("state", "failure_message"))
+        payloads = getattr(record, "_payloads", Payloads(is_allowed=False))
+        return payloads.status_html(state_style(state), state_label(state), message)
 
     @admin.display(description=_("queued"))
     def record_queued(self, record: Any) -> SafeString | str:
@@ -317,12 +322,6 @@ class JobRecordAdmin(RecordActionAdmin):
     @admin.display(description=_("attempts"))
     def record_attempts(self, record: Any) -> str:
         return number(attempts_of(self.record_type, record))
-
-    @admin.display(description=_("error"))
-    def record_error(self, record: Any) -> SafeString | str:
-        """Return the first line of the failure message, or the error's type unless the list allows this user more."""
-        payloads = getattr(record, "_payloads", Payloads(is_allowed=False))
-        return payloads.error_html(self.record_type.value(record, "failure_message"))
 
     # The list and the page
 

@@ -27,7 +27,7 @@ from django_jobchains.admin.detail import queries
 from django_jobchains.admin.detail.steps import Presenter
 from django_jobchains.admin.detail.views import DetailAdmin, entries_of
 from django_jobchains.admin.display import EXACT_FORMAT, Timestamps, badge
-from django_jobchains.admin.lists.changelists import ERROR_LENGTH, Columns, ListAdmin, Rows
+from django_jobchains.admin.lists.changelists import ERROR_LENGTH, Columns, ListAdmin, Rows, named
 from django_jobchains.admin.lists.filters import ChoiceFilter
 from django_jobchains.admin.lists.search import SearchResult
 from django_jobchains.admin.visibility import Visibility, with_current_jobs
@@ -92,27 +92,23 @@ _CRON_TEXTS = (
 class ScheduleColumns(Columns):
     """The columns of schedules. ``ScheduleListAdmin.mark`` sets ``last_chain`` on the schedules of a page."""
 
-    names = ("name", "state", "type_name", "rule", "next_tick", "last_tick", "error")
+    names = ("name", "state", "rule", "next_tick", "last_tick")
+    optional = frozenset({"next_tick", "last_tick"})
 
     @admin.display(description=_("name"), ordering="name")
-    def name(self, schedule: Schedule) -> str:
-        return schedule.name
+    def name(self, schedule: Schedule) -> SafeString:
+        return named(schedule.name, schedule.type_name)
 
     @admin.display(description=_("state"))
     def state(self, schedule: Schedule) -> SafeString:
-        return state_badge(schedule)
-
-    @admin.display(description=_("type"))
-    def type_name(self, schedule: Schedule) -> str:
-        return schedule.type_name
+        """Return the state, and the first line of the error."""
+        payloads, state = self._visibility.payloads(schedule), schedule.state
+        return payloads.status_html(state.value, state.label, schedule.error_start)  # type: ignore[attr-defined]  # annotated
 
     @admin.display(description=_("rule"))
     def rule(self, schedule: Schedule) -> SafeString | str:
         """Return the rule, and the time zone of a cron expression."""
-        text = rule_text(schedule)
-        if schedule.cron is None:
-            return text
-        return format_html('{} <span class="jobchains-step-type">{}</span>', text, schedule.timezone)
+        return named(rule_text(schedule), schedule.timezone if schedule.cron else "")
 
     @admin.display(description=_("next tick"))
     def next_tick(self, schedule: Schedule) -> SafeString | str:
@@ -125,10 +121,6 @@ class ScheduleColumns(Columns):
         if link is None:
             return time
         return format_html('{} <a href="{}">{}</a>', time, link.url, badge(link.status.value, link.status.label))
-
-    @admin.display(description=_("error"))
-    def error(self, schedule: Schedule) -> SafeString | str:
-        return self._visibility.payloads(schedule).error_html(schedule.error_start)  # type: ignore[attr-defined]  # annotated
 
 
 class ScheduleStateFilter(ChoiceFilter):

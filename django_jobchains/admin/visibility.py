@@ -60,6 +60,11 @@ class Visibility:
         """Return whether ``has_view_permission`` may hide rows that ``get_queryset`` returns."""
         return has_own_view_permission(self._admin(model)) and not self.sees_all(model)
 
+    def decides_by_row(self, model: type[Model]) -> bool:
+        """Return whether what the user may do with a row can depend on the row."""
+        admin = self._admin(model)
+        return bool(admin and admin.decides_by_row())
+
     def within(self, model: type[Model], rows: QuerySet[Any], key: str, column: str = "pk") -> QuerySet[Any]:
         """Filter ``rows`` of any model to those whose ``key`` equals the ``column`` of a visible row of ``model``."""
         if self.sees_all(model):

@@ -23,6 +23,7 @@ from django_jobchains.context import capture_context, merge_contexts
 from django_jobchains.db.connections import opened_connections
 from django_jobchains.db.ids import ChainRef, chain_ids_of, checked_id, new_id
 from django_jobchains.db.times import resolve_expiry, resolve_schedule
+from django_jobchains.declare.labels import Label, check_label, checked_label
 from django_jobchains.declare.limits import TypeLimits
 from django_jobchains.declare.policies import Policy, RetryRule, check_function
 from django_jobchains.exceptions import (
@@ -104,7 +105,9 @@ class JobType(HasTypes[InputT, OutputT_co]):
     any. ``on_blocker_failure``: what a job does when such a chain fails or is cancelled: "wait" (the chain may be
     retried), "fail" or "run". ``upgrade_input``: a function that is called with a stored input that does not fit
     ``input``, as plain JSON, and returns an input that fits.
-    ``completion_form``: a Django form, or its dotted path, that completes jobs of this type in the admin.
+    ``completion_form``: a Django form, or its dotted path, that completes jobs of this type in the admin. ``label``:
+    what tells its jobs apart where they are listed: a format string of the fields of the input, such as
+    "Order {order_id}", or a function of the input.
     """
 
     #: Whether it stands for a task of Django's framework.
@@ -122,6 +125,7 @@ class JobType(HasTypes[InputT, OutputT_co]):
         on_blocker_failure: OnBlockerFailure = "wait",
         upgrade_input: Callable[[Any], Any] | None = None,
         completion_form: type[BaseForm] | str | None = None,
+        label: str | Callable[[InputT], object] | None = None,
     ) -> None:
         self.name = checked_name(name)
         with declaration_errors(name):
@@ -138,8 +142,10 @@ class JobType(HasTypes[InputT, OutputT_co]):
             self._slot_types = blockers if isinstance(blockers, tuple) else None
             self.on_blocker_failure = on_blocker_failure
             self.completion_form: type[BaseForm] | str | None = checked_form(completion_form)
+            self.label: Label | None = checked_label(label)
             self.input_codec = Codec(input)
             self.output_codec = Codec(output)
+            check_label(self.label, self.input_codec.annotation)
         self.processor: Processor | None = None
 
     def __repr__(self) -> str:
@@ -337,6 +343,7 @@ class JobType(HasTypes[InputT, OutputT_co]):
         result = Any if batch_limit else type_hints(function).get("return", Any)
         self.input_codec = Codec(input_type(first_annotation(function)) if input is ANY else input)
         self.output_codec = Codec(output_type(result) if output is ANY else output)
+        check_label(self.label, self.input_codec.annotation)
 
     def check_blockers(self, function: Callable[..., Any], types: "Mapping[str, JobType[Any, Any]]") -> None:
         """Raise ``RegistryError`` if a handler's annotation has other blockers, or another order, than declared.

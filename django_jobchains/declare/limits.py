@@ -178,7 +178,7 @@ class TypeLimits:
 
     def check_fields(self, annotation: Any) -> None:
         """Raise ``RegistryError`` for a key that is not a field of the input."""
-        names = _field_names(annotation)
+        names = field_names(annotation)
         for key in (self.fair, *(limit.key for limit in (self.concurrency, self.rate) if limit)):
             if isinstance(key, str) and names is not None and key not in names:
                 known = f"It has {', '.join(names)}." if names else "It has no fields."
@@ -263,7 +263,7 @@ def _counted_by(limit: Concurrency | Rate | None, type_name: str, input: Any) ->
     return name + SEPARATOR + _value(f"The {type(limit).__name__.lower()} of {type_name!r}", limit.key, input)
 
 
-def _field_names(annotation: Any) -> list[str] | None:
+def field_names(annotation: Any) -> list[str] | None:
     """Return the names of the fields of an input, or None if they are not declared."""
     if annotation in _WITHOUT_FIELDS:
         return []

@@ -22,6 +22,7 @@ from django_jobchains.declare.job_types import (
     first_annotation,
     name_of,
 )
+from django_jobchains.declare.labels import Label
 from django_jobchains.declare.limits import (
     Concurrency,
     LimitKey,
@@ -83,6 +84,7 @@ class DeclarationOptions(TypedDict, total=False):
     on_blocker_failure: OnBlockerFailure
     upgrade_input: Callable[[Any], Any] | None
     completion_form: type[BaseForm] | str | None
+    label: Label | None
 
 
 class ProcessorOptions(TypedDict, total=False):

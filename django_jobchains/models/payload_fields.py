@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from django.core.exceptions import FieldError
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import Case, F, Value, When
-from django.db.models.functions import Left
-from django.db.models.lookups import Exact
+from django.db.models import Case, F, Func, IntegerField, Value, When
+from django.db.models.functions import Cast, Left
+from django.db.models.lookups import Exact, LessThanOrEqual
 
 from django_jobchains.payloads.codecs import (
     ENCODED,
@@ -88,3 +88,20 @@ def text_start(name: str, length: int) -> Case:
     """Select the first characters of a text column. An encoded text is read whole: its beginning cannot be decoded."""
     is_encoded: Any = Exact(Left(name, len(ENCODED)), Value(ENCODED))
     return Case(When(is_encoded, then=F(name)), default=Left(name, length), output_field=PayloadTextField())
+
+
+class StoredSize(Func):
+    """The size of a value as it is stored. PostgreSQL knows it without reading a large value, which it compresses."""
+
+    function = "LENGTH"
+    arity = 1
+    output_field = IntegerField()
+
+    def as_postgresql(self, compiler: Any, connection: BaseDatabaseWrapper, **context: Any) -> Any:
+        return self.as_sql(compiler, connection, function="pg_column_size", **context)
+
+
+def short_text(name: str, limit: int) -> Case:
+    """Select the stored text of a JSON column, or NULL for a value that takes more than this number of bytes."""
+    is_short: Any = LessThanOrEqual(StoredSize(F(name)), Value(limit))
+    return Case(When(is_short, then=Cast(name, models.TextField())), output_field=models.TextField())

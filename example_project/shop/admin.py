@@ -91,7 +91,7 @@ class PriceListAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 class SupplierImportAdmin(JobRecordAdmin, admin.ModelAdmin):  # type: ignore[type-arg]
     """The rows are jobs: they can be retried, requeued and cancelled. A wrong file can be corrected before a retry."""
 
-    list_display = ("file_name", "record_state", "record_error", "lines", "added", "record_queued", "record_attempts")
+    list_display = ("file_name", "record_state", "lines", "added", "record_queued", "record_attempts")
     search_fields = ("file_name",)
     readonly_fields = ("file_name", "lines", "added")
 

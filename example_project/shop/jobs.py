@@ -38,6 +38,7 @@ class Points:
 @processors.register(
     "shop.charge",
     continues_with=["shop.send_receipt"],
+    label="Order {order_id}",
     max_attempts=5,
     on_failure="shop.mark_unpaid",
     concurrency=Concurrency(5, group="payment gateway"),
@@ -55,7 +56,7 @@ def charge(job: RunningJob[Charge]) -> Continuation:
         return job.continue_with(send_receipt, Receipt(order.pk, reference))
 
 
-@processors.register("shop.mark_unpaid")
+@processors.register("shop.mark_unpaid", label=lambda failed: f"Order {failed.input['order_id']}")
 def mark_unpaid(job: RunningJob[FailedJob]) -> None:
     """Mark the order of a failed charge as unpaid, unless it was declined, or paid by a retry in the meantime."""
     with job.complete():
@@ -64,7 +65,7 @@ def mark_unpaid(job: RunningJob[FailedJob]) -> None:
             order.mark_unpaid()
 
 
-@processors.register("shop.send_receipt", entry=False, continues_with=["shop.credit_points"])
+@processors.register("shop.send_receipt", entry=False, continues_with=["shop.credit_points"], label="Order {order_id}")
 def send_receipt(job: RunningJob[Receipt]) -> Continuation:
     """Send the mail before completing: it cannot be rolled back, but its id lets the receiver drop a duplicate."""
     order = _order(job.input.order_id)
@@ -74,7 +75,7 @@ def send_receipt(job: RunningJob[Receipt]) -> Continuation:
         return job.continue_with(credit_points, Points(order.pk, order.points))
 
 
-@processors.register("shop.credit_points", entry=False)
+@processors.register("shop.credit_points", entry=False, label="Order {order_id}")
 def credit_points(job: RunningJob[Points]) -> int:
     """Credit the points exactly once: they and the job's completion are one commit."""
     order = _order(job.input.order_id)

@@ -15,11 +15,13 @@ class Shelf:
     product_ids: list[int]
 
 
-@processors.register("shop.count_stock")
+@processors.register("shop.count_stock", label=lambda shelf: f"{len(shelf.product_ids)} products")
 def count_stock(job: RunningJob[Shelf]) -> dict[str, int]:
     """Count each product. The wait ends at once if the job is cancelled or the worker stops."""
-    counted = {}
-    for product in Product.objects.filter(pk__in=job.input.product_ids):
+    products = Product.objects.filter(pk__in=job.input.product_ids)
+    counted: dict[str, int] = {}
+    for number, product in enumerate(products):
+        job.set_progress(number / len(products), f"counting {product.name}")
         job.signal.wait(SECONDS_PER_PRODUCT)
         job.signal.raise_if_aborted()
         counted[product.slug] = product.stock

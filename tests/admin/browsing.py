@@ -59,10 +59,14 @@ class Page(HTMLParser):
         self.status, self.html = reply.status_code, reply.content.decode()
         self.root = Element("page", {})
         self._open = [self.root]
+        self._continues_word = False
         self.feed(self.html)
         self.text = self.root.text
 
     def handle_starttag(self, tag, attrs):
+        self._continues_word = tag == "wbr"
+        if self._continues_word:
+            return
         element = Element(tag, {name: value or "" for name, value in attrs})
         self._open[-1].children.append(element)
         if tag not in VOID:
@@ -78,7 +82,12 @@ class Page(HTMLParser):
         self._open.pop()
 
     def handle_data(self, data):
-        self._open[-1].children.append(data)
+        texts = self._open[-1].children
+        if self._continues_word:
+            texts[-1] += data
+        else:
+            texts.append(data)
+        self._continues_word = False
 
     @property
     def links(self):
@@ -95,11 +104,10 @@ class Page(HTMLParser):
     def ids(self):
         return [row["id"] for row in self.rows]
 
-    def choices(self, name):
-        """Return the options of a filter."""
-        return [
-            option.attributes["value"] for box in self.root.all("select", name=name) for option in box.all("option")
-        ]
+    def choices(self, title):
+        """Return the texts of the links of a filter."""
+        filters = self.root.all("details", **{"data-filter-title": title})
+        return [link.text for found in filters for link in found.all("a")]
 
     # The dashboard
 
@@ -124,11 +132,17 @@ class Page(HTMLParser):
 
 
 def _row(line):
-    row = {}
+    """Return the texts of the columns, and separately the notes below a name, and the error below a status."""
+    row = {"notes": [note.text for note in line.all("span", "jobchains-cell-note")]}
+    row["error"] = " ".join(error.text for error in line.all("span", "jobchains-error-line"))
     for cell in [*line.all("th"), *line.all("td")]:
+        text = cell.text
+        below_text = [*cell.all("span", "jobchains-cell-note"), *cell.all("span", "jobchains-error-line")]
+        for below in reversed(below_text):
+            text = text.removesuffix(below.text).strip()
         for name in cell.attributes["class"].split():
             if name.startswith("field-"):
-                row[name.removeprefix("field-")] = cell.text
+                row[name.removeprefix("field-")] = text
         if "field-type_name" in cell.attributes["class"] and cell.all("a"):
             row["id"] = cell.all("a")[0].attributes["href"].split("/")[-3]
     return row

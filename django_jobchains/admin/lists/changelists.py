@@ -5,6 +5,7 @@ page numbers and no "show all" link, so the cost of a page does not depend on th
 """
 
 import json
+import re
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, ClassVar
@@ -16,24 +17,25 @@ from django.db import connections
 from django.db.models import BooleanField, ExpressionWrapper, Model, QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_jobchains.admin.base import ReadOnlyAdmin, TimeLimitExceeded, time_limit
-from django_jobchains.admin.display import Timestamps, badge
-from django_jobchains.admin.lists.filters import CHAIN_FILTERS, JOB_FILTERS
+from django_jobchains.admin.display import Timestamps
+from django_jobchains.admin.lists.filters import CHAIN_FILTERS, COUNT_SECONDS, JOB_FILTERS
 from django_jobchains.admin.lists.search import SearchResult, find
 from django_jobchains.admin.visibility import LARGE, Visibility, with_current_jobs
 from django_jobchains.conf import get_settings
 from django_jobchains.db.keyset import Page, PagedQuerySet
+from django_jobchains.declare.labels import MAX_INPUT_LENGTH
 from django_jobchains.declare.registry import get_registry
 from django_jobchains.exceptions import InvalidCursor
 from django_jobchains.models import Chain, Job
-from django_jobchains.models.jobs import LAST, shown_status
-from django_jobchains.models.payload_fields import text_start
+from django_jobchains.models.jobs import LAST, ShownStatus, shown_status
+from django_jobchains.models.payload_fields import short_text, text_start
 from django_jobchains.statuses import OPEN, Status
 from django_jobchains.store import get_store
 from django_jobchains.text.humanize import age, number, span
@@ -47,22 +49,24 @@ MAX_CHECKED_ROWS = 500
 MAX_PAGE_READS = 20
 #: The number of rows up to which they are counted.
 COUNT_LIMIT = 10_000
-#: The time limit of the count.
-COUNT_SECONDS = 0.05
 #: The number of characters that are read of an error to show its first line.
 ERROR_LENGTH = 500
 
 Rows = PagedQuerySet[Any]
+_NOTE = ' <span class="jobchains-cell-note">{}</span>'
 
 
 class Columns:
     """The base class of the columns of both lists, for the user of a request.
 
-    ``ListAdmin.mark`` sets ``is_job_hidden`` on the chains and ``is_chain_hidden`` on the jobs of a page.
+    ``ListAdmin.mark`` sets ``is_job_hidden`` and ``is_first_job_hidden`` on the chains, and ``is_chain_hidden`` on the
+    jobs of a page.
     """
 
-    #: The methods that are columns, in their order.
+    #: The methods that are columns, the most important first: narrow pages leave out the last ones.
     names: ClassVar[tuple[str, ...]]
+    #: The columns that a page leaves out if they are empty in all of its rows.
+    optional: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, visibility: Visibility, using: str, site_name: str) -> None:
         self._visibility = visibility
@@ -81,16 +85,32 @@ class Columns:
 class ChainColumns(Columns):
     """The columns of chains, which include values of the current job."""
 
-    names = ("status", "type_name", "step", "error", "created", "duration", "attempts", "queue", "key")
+    names = ("status", "type_name", "created", "duration", "attempts", "queue", "key")
+    optional = frozenset({"duration", "attempts", "queue", "key"})
 
     @admin.display(description=_("status"))
     def status(self, chain: Chain) -> SafeString:
-        status = shown_status(chain.current_job, self._timestamps)
-        return badge(status.value, status.label)
+        """Return the status, and the first line of the current job's error."""
+        status, error = shown_status(chain.current_job, self._timestamps), chain.error_start  # type: ignore[attr-defined]  # annotated
+        payloads = self._visibility.payloads(chain, chain.current_job)
+        return payloads.status_html(status.value, status.label, None if _is_job_hidden(chain) else error)
 
     @admin.display(description=_("type"))
-    def type_name(self, chain: Chain) -> str:
-        return str(chain.type_name)
+    def type_name(self, chain: Chain) -> SafeString:
+        """Return the type, the label, and the current step of a chain that has continued."""
+        job, step = chain.current_job, ""
+        if job.chain_index:
+            step = gettext("step %(number)s") % {"number": number(job.chain_index + 1)}
+            step = step if _is_job_hidden(chain) else f"{step}: {job.type_name}"
+        return named(chain.type_name, self._label(chain), step)
+
+    def _label(self, chain: Chain) -> str:
+        """Return the label of the first job. Whether its input may be shown can depend on that job, or its row."""
+        is_other = chain.current_job_id != chain.pk
+        if getattr(chain, "is_first_job_hidden", False) or (is_other and self._visibility.decides_by_row(Job)):
+            return ""
+        rows = (chain,) if is_other else (chain, chain.current_job)
+        return self._visibility.payloads(*rows).label(chain.type_name, chain.input_text)  # type: ignore[attr-defined]
 
     @admin.display(description=_("queue"))
     def queue(self, chain: Chain) -> str:
@@ -102,17 +122,12 @@ class ChainColumns(Columns):
 
     @admin.display(description=_("duration"))
     def duration(self, chain: Chain) -> str:
+        """Return how long the chain took so far, unless it only waits for its time."""
+        if shown_status(chain.current_job, self._timestamps) == ShownStatus.SCHEDULED:
+            return ""
         seconds = self._timestamps.between(chain.created_at, chain.finished_at)
         text = span(seconds or 0.0)
         return text if chain.finished_at else gettext("%(time)s so far") % {"time": text}
-
-    @admin.display(description=_("step"))
-    def step(self, chain: Chain) -> SafeString | str:
-        job = chain.current_job
-        step = number(job.chain_index + 1)
-        if not job.chain_index or _is_job_hidden(chain):
-            return step
-        return format_html('{} <span class="jobchains-step-type">{}</span>', step, job.type_name)
 
     @admin.display(description=_("attempts"))
     def attempts(self, chain: Chain) -> str:
@@ -122,38 +137,34 @@ class ChainColumns(Columns):
     def key(self, chain: Chain) -> str:
         return chain.deduplication_key or ""
 
-    @admin.display(description=_("error"))
-    def error(self, chain: Chain) -> SafeString | str:
-        """Return the first line of the current job's error."""
-        if _is_job_hidden(chain):
-            return ""
-        return self._visibility.payloads(chain, chain.current_job).error_html(chain.error_start)  # type: ignore[attr-defined]  # annotated
-
 
 class JobColumns(Columns):
     """The columns of jobs."""
 
-    names = ("status", "type_name", "error", "created", "run_at", "attempts", "step", "chain", "queue", "worker")
+    names = ("status", "type_name", "created", "chain", "attempts", "run_at", "queue", "worker")
+    optional = frozenset({"chain", "attempts", "run_at", "queue", "worker"})
 
     @admin.display(description=_("status"))
     def status(self, job: Job) -> SafeString:
+        """Return the status, and the first line of the error."""
         status = shown_status(job, self._timestamps, is_last=job.is_last)  # type: ignore[attr-defined]  # annotated
-        return badge(status.value, status.label)
+        error = job.error_start  # type: ignore[attr-defined]  # annotated
+        return self._visibility.payloads(job).status_html(status.value, status.label, error)
 
     @admin.display(description=_("type"))
-    def type_name(self, job: Job) -> str:
-        return job.type_name
+    def type_name(self, job: Job) -> SafeString:
+        label = self._visibility.payloads(job).label(job.type_name, job.input_text)  # type: ignore[attr-defined]
+        return named(job.type_name, label)
 
     @admin.display(description=_("chain"))
     def chain(self, job: Job) -> SafeString | str:
+        """Return the step, and the chain's type if it is another one, with a link to the chain if it is visible."""
+        step = gettext("step %(number)s") % {"number": number(job.chain_index + 1)}
         if getattr(job, "is_chain_hidden", False):
-            return "–"
+            return step
         url = reverse("admin:django_jobchains_chain_change", args=(job.chain_id,), current_app=self._site_name)
-        return format_html('<a href="{}">{}</a>', url, job.chain_type_name)
-
-    @admin.display(description=_("step"))
-    def step(self, job: Job) -> str:
-        return number(job.chain_index + 1)
+        chain_type = "" if job.chain_type_name == job.type_name else job.chain_type_name
+        return format_html('<a href="{}">{}</a>', url, named(step, chain_type))
 
     @admin.display(description=_("queue"))
     def queue(self, job: Job) -> str:
@@ -178,9 +189,14 @@ class JobColumns(Columns):
     def worker(self, job: Job) -> str:
         return (job.leased_by if job.status in OPEN else job.completed_by) or ""
 
-    @admin.display(description=_("error"))
-    def error(self, job: Job) -> SafeString | str:
-        return self._visibility.payloads(job).error_html(job.error_start)  # type: ignore[attr-defined]  # annotated
+
+def named(name: str, *notes: str) -> SafeString:
+    """Return a name, which can wrap between its parts, with notes below it, for a column of a list."""
+    return format_html("{}{}", parted(name), format_html_join("", _NOTE, ([parted(note)] for note in notes if note)))
+
+
+def parted(name: str) -> SafeString:
+    return format_html_join(SafeString("<wbr>"), "{}", ([part] for part in re.split(r"(?<=[._/-])(?=\w)", name)))
 
 
 def _is_job_hidden(chain: Chain) -> bool:
@@ -218,6 +234,12 @@ class KeysetChangeList(ChangeList):
         self.paginator = self.model_admin.get_paginator(request, self.result_list, self.list_per_page)
         self.show_full_result_count = self.show_all = self.can_show_all = self.multi_page = False
         self.show_admin_actions = bool(self.page)
+        self.list_display = [column for column in self.list_display if self._is_shown(column)]
+
+    def _is_shown(self, column: Any) -> bool:
+        """Return whether a column is not empty in all rows of the page."""
+        is_optional = getattr(column, "__name__", "") in self.model_admin.columns.optional  # type: ignore[attr-defined]
+        return not is_optional or any(map(column, self.result_list))
 
     def _page(self, request: HttpRequest) -> Page[Any]:
         self.visibility: Visibility = self.model_admin.visibility(request)  # type: ignore[attr-defined]
@@ -296,6 +318,7 @@ class ListAdmin(ReadOnlyAdmin):
         "Search for an id or at least its first 8 digits, a complete deduplication key, or the beginning of a type."
     )
     change_list_template = "admin/django_jobchains/change_list.html"
+    empty_value_display = ""
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return KeysetChangeList
@@ -378,13 +401,17 @@ class ChainListAdmin(ListAdmin):
         return {*declared, *get_store().stats.names("chain_type_name", MAX_NAMES)}
 
     def mark(self, request: HttpRequest, rows: Sequence[Chain]) -> None:
-        hidden = self.visibility(request).hidden_jobs([chain.current_job_id for chain in rows])
+        jobs = {job_id for chain in rows for job_id in (chain.pk, chain.current_job_id)}
+        hidden = self.visibility(request).hidden_jobs(jobs)
         for chain in rows:
             chain.is_job_hidden = chain.current_job_id in hidden  # type: ignore[attr-defined]
+            chain.is_first_job_hidden = chain.pk in hidden  # type: ignore[attr-defined]
 
     def shown(self, rows: Rows) -> Rows:
         chains: Rows = with_current_jobs(rows)  # type: ignore[assignment]
-        return chains.annotate(error_start=text_start("last_error", ERROR_LENGTH))
+        return chains.annotate(
+            error_start=text_start("last_error", ERROR_LENGTH), input_text=short_text("input", MAX_INPUT_LENGTH)
+        )
 
 
 class JobListAdmin(ListAdmin):
@@ -405,6 +432,7 @@ class JobListAdmin(ListAdmin):
     def shown(self, rows: Rows) -> Rows:
         return rows.defer(*LARGE, "context").annotate(
             error_start=text_start("last_error", ERROR_LENGTH),
+            input_text=short_text("input", MAX_INPUT_LENGTH),
             is_last=ExpressionWrapper(LAST, output_field=BooleanField()),
         )
 

@@ -1,28 +1,38 @@
 """The filters of the lists, which all use an index."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar
-from uuid import UUID
 
+from django.contrib import messages
 from django.contrib.admin import SimpleListFilter
-from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import ChangeList
 from django.db.models import F
 from django.http import HttpRequest
+from django.utils.text import capfirst
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from django_jobchains.admin.base import TimeLimitExceeded, parse_uuid, time_limit
 from django_jobchains.admin.visibility import Visibility
 from django_jobchains.db.keyset import Unindexed
 from django_jobchains.models import QUEUE_LENGTH, SCHEDULE_NAME_LENGTH, TYPE_NAME_LENGTH, Chain, Job, Schedule
+from django_jobchains.models.jobs import ShownStatus
 from django_jobchains.statuses import Status
 from django_jobchains.store import get_store
+from django_jobchains.text.humanize import number
 
 #: The number of schedules that chains can be filtered by.
 MAX_SCHEDULES = 500
+#: The number of rows up to which those of each status are counted, and the time limit of each count.
+MAX_COUNTED = 100
+COUNT_SECONDS = 0.05
+#: The characters that a message shows of the value in a URL.
+MAX_SHOWN_VALUE = 100
 
 
 class ChoiceFilter(SimpleListFilter):
-    """Filters by one of a few values. Any other value in the URL is an error, for which Django shows the whole list."""
+    """Filters by one of a few values. For any other value in the URL, the list is empty, with a message."""
 
     options: ClassVar[Sequence[tuple[str, Any]]]
 
@@ -33,8 +43,8 @@ class ChoiceFilter(SimpleListFilter):
         value = self.value()
         if value is None:
             return None
-        if value not in dict(self.options):
-            raise IncorrectLookupParameters
+        if value not in dict(self.lookup_choices):
+            return no_rows(request, queryset, self)
         return self.narrowed(queryset, value)
 
     def narrowed(self, queryset: Any, value: str) -> Any:
@@ -42,22 +52,11 @@ class ChoiceFilter(SimpleListFilter):
         raise NotImplementedError
 
 
-class StatusFilter(ChoiceFilter):
-    """Filters by one status, or by all statuses of unfinished rows."""
-
-    title = _("status")
-    parameter_name = "status"
-    OPEN = "open"
-    options = ((OPEN, _("unfinished")), *Status.choices)
-
-    def narrowed(self, queryset: Any, value: str) -> Any:
-        if value == self.OPEN:
-            return queryset.incomplete()
-        if value == Status.COMPLETED:
-            # Most rows are completed. With several types, their pages are merged from one page of each type, while
-            # ``with_status`` reads all rows with the status once.
-            return queryset.filter(Unindexed(F("status"), value))
-        return queryset.with_status(value)
+def no_rows(request: HttpRequest, queryset: Any, by: SimpleListFilter) -> Any:
+    """Return no rows, because the value of a filter cannot be one, and tell the user so."""
+    names = {"filter": capfirst(by.title), "value": (by.value() or "")[:MAX_SHOWN_VALUE]}
+    messages.warning(request, gettext("%(filter)s: no row can have the value “%(value)s”.") % names)
+    return queryset.none()
 
 
 class VisibilityFilter(SimpleListFilter):
@@ -68,10 +67,55 @@ class VisibilityFilter(SimpleListFilter):
         super().__init__(request, params, model, model_admin)
 
 
-class NameFilter(VisibilityFilter):
-    """Filters by a full name, with a select field because there may be hundreds of names."""
+class StatusFilter(VisibilityFilter, ChoiceFilter):
+    """Filters by a status as it is shown, or by all statuses of incomplete rows, with the numbers of rows.
 
-    template = "admin/django_jobchains/select_filter.html"
+    Few rows are counted, and only in a list that nothing else narrows, so that the numbers cost little.
+    """
+
+    title = _("status")
+    parameter_name = "status"
+    INCOMPLETE = "incomplete"
+    options = ((INCOMPLETE, _("incomplete")), *ShownStatus.choices)
+    #: An index finds rows with these statuses. Those of the last one are searched among the pending ones.
+    COUNTED = (Status.BLOCKED, Status.PENDING, Status.RUNNING, Status.FAILED, Status.CANCELLED, ShownStatus.SCHEDULED)
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        """Return the statuses that chains or jobs can have: only a job continues with another one."""
+        return [option for option in self.options if model_admin.model is Job or option[0] != ShownStatus.CONTINUED]
+
+    def narrowed(self, queryset: Any, value: str) -> Any:
+        if value == self.INCOMPLETE:
+            return queryset.incomplete()
+        if value == Status.COMPLETED:
+            # Most rows are completed. With several types, their pages are merged from one page of each type, while
+            # ``with_status`` reads all rows with the status once.
+            return queryset.filter(Unindexed(F("status"), value))
+        return queryset.with_status(value)
+
+    def choices(self, changelist: ChangeList) -> Iterator[Any]:
+        all_, *choices = super().choices(changelist)
+        yield all_
+        counts = self._counts(changelist)
+        for choice, (value, _label) in zip(choices, self.lookup_choices, strict=True):
+            yield {**choice, "display": f"{choice['display']} ({counts[value]})"} if value in counts else choice
+
+    def _counts(self, changelist: ChangeList) -> dict[str, str]:
+        rows: Any = changelist.root_queryset
+        others: list[Any] = [spec for spec in changelist.filter_specs if spec is not self]
+        if changelist.query or any(spec.value() for spec in others) or self.visibility.checks_each_row(rows.model):
+            return {}
+        counts: dict[str, str] = {}
+        with suppress(TimeLimitExceeded), time_limit(rows.db, COUNT_SECONDS):
+            for status in self.COUNTED:
+                count = self.narrowed(rows, status).order_by()[: MAX_COUNTED + 1].count()
+                counts[status] = number(min(count, MAX_COUNTED), is_lower_bound=count > MAX_COUNTED)
+        return counts
+
+
+class NameFilter(VisibilityFilter):
+    """Filters by a full name."""
+
     max_length: ClassVar[int]
 
     def names(self, request: HttpRequest, model_admin: Any) -> Any:
@@ -87,19 +131,12 @@ class NameFilter(VisibilityFilter):
         if not value:
             return None
         if "\0" in value or len(value) > self.max_length:
-            raise IncorrectLookupParameters
+            return no_rows(request, queryset, self)
         return self.narrowed(queryset, value)
 
     def narrowed(self, queryset: Any, name: str) -> Any:
         """Return the rows with this name."""
         raise NotImplementedError
-
-    def choices(self, changelist: ChangeList) -> Iterator[Any]:
-        """Return the options for the template, with the other parameters that the form has to send."""
-        kept = [(name, value) for name, value in changelist.params.items() if name != self.parameter_name]
-        yield {"selected": not self.value(), "value": "", "display": _("All"), "kept": kept}
-        for name, _name in self.lookup_choices:
-            yield {"selected": name == self.value(), "value": name, "display": name}
 
 
 class TypeFilter(NameFilter):
@@ -190,10 +227,9 @@ class BlockedByFilter(VisibilityFilter):
         value = self.value()
         if not value:
             return None
-        try:
-            blocker = UUID(value)
-        except ValueError as error:
-            raise IncorrectLookupParameters from error
+        blocker = parse_uuid(value)
+        if blocker is None:
+            return no_rows(request, queryset, self)
         if self.visibility.hidden_chains([blocker]):
             return queryset.none()
         return queryset.blocked_by(blocker)

@@ -4,7 +4,7 @@ from django.contrib.auth.models import User
 from django.test import TestCase
 from django.urls import reverse
 
-from django_jobchains.models import Chain
+from django_jobchains.models import Chain, JobProgress
 from django_jobchains.testing import run_due_jobs
 from shop.models import Product
 
@@ -20,3 +20,4 @@ class StocktakingTests(TestCase):
             run_due_jobs()
         chain = Chain.objects.of_type("shop.count_stock").get()
         assert (chain.status, chain.output) == ("completed", {"cup": 7})
+        assert JobProgress.objects.get(job_id=chain.id).text == f"counting {cup.name}"

@@ -37,7 +37,7 @@ def test_the_columns_of_a_chain(viewer):
         "queue": "parcels",
         "created": "3 h",
         "duration": "3 h so far",
-        "step": "3 shop.ship",
+        "notes": ["step 3: shop.ship"],
         "attempts": "2 of 5",
         "key": "order-7",
         "error": "ValueError: no stamps",
@@ -56,8 +56,8 @@ def test_the_columns_of_a_job(viewer):
         "id": str(id_),
         "status": "running",
         "type_name": "shop.ship",
-        "chain": "shop.pack",
-        "step": "2",
+        "chain": "step 2",
+        "notes": ["shop.pack"],
         "queue": "parcels",
         "created": "3 h",
         "run_at": "4 min ago",
@@ -65,7 +65,7 @@ def test_the_columns_of_a_job(viewer):
         "worker": "worker-1",
         "error": "ValueError: no stamps",
     }
-    assert page.links["shop.pack"].endswith(f"/chain/{chain_id}/change/")
+    assert page.links["step 2 shop.pack"].endswith(f"/chain/{chain_id}/change/")
 
 
 def test_columns_of_rows_in_other_states(staff):
@@ -73,9 +73,11 @@ def test_columns_of_rows_in_other_states(staff):
     rows(1, status="completed", created_at=ago(days=3), finished_at=finished, completed_by="worker-2")
     client = staff()
     seen = only(open_list(client, "chain"))
-    assert (seen["duration"], seen["created"], seen["step"], seen["status"]) == ("1 min 30 s", "3 d", "1", "completed")
+    assert (seen["duration"], seen["created"], seen["notes"], seen["status"]) == ("1 min 30 s", "3 d", [], "completed")
     assert only(open_list(client, "job"))["worker"] == "worker-2"
+    assert "queue" in seen
     steps(2, run_at=ago(minutes=-61))
+    assert [row["duration"] for row in open_list(client, "chain").rows] == ["", "1 min 30 s"], "it only waits"
     later, earlier, _ = open_list(client, "job").rows
     assert (later["status"], later["run_at"], earlier["status"]) == ("scheduled", "in 60 min", "continued")
 
@@ -99,24 +101,34 @@ def test_statuses_have_a_css_class_and_times_a_tooltip(staff, model):
     assert str(created.year) in moment["title"]
 
 
+def test_columns_without_values_are_left_out(staff):
+    rows(2)
+    client = staff()
+    assert not {"key", "worker"} & {*open_list(client, "chain").rows[0], *open_list(client, "job").rows[0]}
+    rows(1, deduplication_key="order-7", status="running", leased_by="worker-1")
+    assert [row["key"] for row in open_list(client, "chain").rows] == ["order-7", "", ""]
+    assert [row["worker"] for row in open_list(client, "job").rows] == ["worker-1", "", ""]
+
+
 def test_large_columns_are_not_read(viewer, model):
-    rows(3, status="failed", last_error="E: " + "x" * 60_000, input={"canary": 1}, context={"canary": 2})
+    large = {"canary": "x" * 20_000}
+    rows(3, status="failed", last_error="E: " + "x" * 60_000, input=large, context={"canary": 2})
     with CaptureQueriesContext(connection) as queries:
         page = open_list(viewer, model)
     assert "canary" not in page.html
     assert len(page.html) < 60_000
     [sql] = [each["sql"] for each in queries if "error_start" in each["sql"]]
     selected = sql[: sql.index(" FROM ")].replace('"output" IS NOT NULL', "").replace('"output" IS NULL', "")
-    assert not [name for name in ("input", "output", "context") if f'."{name}"' in selected]
+    assert not [name for name in ("output", "context") if f'."{name}"' in selected]
 
 
-@pytest.mark.parametrize("query", ["", "?status=failed", "?status=open&type=shop.pack", "?q=shop"])
+@pytest.mark.parametrize("query", ["", "?status=failed", "?status=incomplete&type=shop.pack", "?q=shop"])
 def test_the_number_of_statements_does_not_depend_on_the_rows_of_a_page(viewer, model, query):
     counts = []
     for number in (1, 24):
         rows(number, status="failed"), rows(number, status="running")
         counts.append(len(statements(lambda: open_list(viewer, model, query))))
-    assert counts[0] == counts[1] <= 14
+    assert counts[0] == counts[1] <= 20
 
 
 def test_each_shape_of_chain_is_listed(viewer, model):

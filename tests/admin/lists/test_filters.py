@@ -1,5 +1,6 @@
 """The filters of the lists: each is connected to its filter of the QuerySet, and nothing else reaches a query."""
 
+from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
@@ -7,10 +8,12 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_jobchains import chains
+from django_jobchains.admin.base import TimeLimitExceeded
+from django_jobchains.admin.lists import filters
 from django_jobchains.db.ids import first_id_at
 from django_jobchains.models import Job
 from django_jobchains.statuses import Status
-from tests.admin.browsing import open_list, url
+from tests.admin.browsing import open_list
 from tests.support.chain_shapes import mail, pack, rows, statements, steps
 from tests.support.jobs import database_now
 
@@ -26,10 +29,21 @@ def test_filter_by_status(staff, model):
     made, client = {status: rows(2, status=status) for status in Status.values}, staff()
     for status in Status.values:
         assert open_list(client, model, {"status": status}).ids == texts(made[status])
-    unfinished = [
+    incomplete = [
         id_ for status in Status.values if status in ("blocked", "pending", "running") for id_ in made[status]
     ]
-    assert open_list(client, model, {"status": "open"}).ids == sorted(texts(unfinished), reverse=True)
+    assert open_list(client, model, {"status": "incomplete"}).ids == sorted(texts(incomplete), reverse=True)
+
+
+def test_scheduled_and_continued_ones_can_be_filtered_as_they_are_shown(staff, model):
+    rows(2)
+    later, chain_id = rows(2, run_at=database_now() + timedelta(hours=1)), steps(2, status="completed", output=1)
+    client = staff()
+    scheduled = open_list(client, model, "?status=scheduled")
+    assert (scheduled.ids, {row["status"] for row in scheduled.rows}) == (texts(later), {"scheduled"})
+    continued = open_list(client, model, "?status=continued")
+    assert continued.ids == ([] if model == "chain" else [str(chain_id)])
+    assert ("continued" in continued.choices("status")) == (model == "job")
 
 
 def test_filters_by_names_can_be_combined(staff, model):
@@ -78,20 +92,20 @@ def test_filter_by_creation_time(staff, model):
 def test_filters_offer_declared_and_existing_names(staff, model, monkeypatch):
     rows(2, type_name="other.present", chain_type_name="other.present", queue="mail"), rows(1, queue="bank")
     page = open_list(staff(), model)
-    assert page.choices("type") == ["", "other.present", "shop.mail", "shop.pack", "shop.ship"]
-    assert page.choices("queue") == ["", "bank", "mail"]
-    assert open_list(staff(), model, "?queue=absent").choices("queue") == ["", "absent", "bank", "mail"]
+    assert page.choices("type") == ["All", "other.present", "shop.mail", "shop.pack", "shop.ship"]
+    assert page.choices("queue") == ["All", "bank", "mail"]
+    assert open_list(staff(), model, "?queue=absent").choices("queue") == ["All", "absent", "bank", "mail"]
     monkeypatch.setattr(mail, "entry", False)
-    entry_types = ["", "other.present", "shop.pack", "shop.ship"]
-    assert open_list(staff(), model).choices("type" if model == "chain" else "chain_type") == entry_types
+    entry_types = ["All", "other.present", "shop.pack", "shop.ship"]
+    assert open_list(staff(), model).choices("type" if model == "chain" else "chain type") == entry_types
 
 
-def test_the_links_and_forms_of_filters_keep_the_others(staff, model):
+def test_the_links_of_filters_and_the_search_keep_the_others(staff, model):
     rows(60, status="failed")
     client = staff()
     fields = open_list(client, model, "?status=failed&q=shop.&after=x&unknown=1").root.all("input", type="hidden")
     kept = {(field.attributes["name"], field.attributes["value"]) for field in fields}
-    assert {("status", "failed"), ("q", "shop.")} <= kept
+    assert ("status", "failed") in kept
     assert not {"after", "unknown", "type"} & {name for name, _ in kept}
     first = open_list(client, model, "?type=shop.pack&status=failed&q=shop&evil__x=1")
     [clear] = [link for text, link in first.links.items() if "Clear all filters" in text]
@@ -101,14 +115,44 @@ def test_the_links_and_forms_of_filters_keep_the_others(staff, model):
     assert second.links["running"] == "?q=shop&status=running&type=shop.pack"
 
 
-def test_an_invalid_filter_value_redirects_to_the_whole_list(staff, model):
-    ids, client, whole = rows(2), staff(), url("changelist", model=model)
-    wrong = {"status": ("lost", "FAILED"), "type": ("\0", "x" * 201), "queue": ("\0", "x" * 101)}
+def test_no_row_has_an_invalid_filter_value(staff, model):
+    """Never all rows, among which people would look for those with the value."""
+    rows(2)
+    client = staff()
+    wrong = {"status": ("lost", "FAILED"), "type": ("\0", "x" * 201), "queue": ("\0", "x" * 101), "created": ("year",)}
     for name, values in {**wrong, "blocked_by": ("7", "\0")}.items():
         for value in values:
-            reply = client.get(whole, {name: value})
-            assert (reply.status_code, reply["Location"]) == (302, f"{whole}?e=1"), (name, value)
-            assert open_list(client, model, {name: value}).ids == texts(ids), (name, value)
+            page = open_list(client, model, {name: value})
+            assert page.ids == [], (name, value)
+            [message] = page.messages()
+            assert "no row can have the value" in message
+            assert "Clear search and filters" in page.links
+    assert open_list(client, model, "?status=<b>&q=x").messages() == ["Status: no row can have the value “<b>”."]
+
+
+def test_statuses_are_counted_in_lists_that_nothing_else_narrows(staff, model, monkeypatch):
+    monkeypatch.setattr(filters, "MAX_COUNTED", 3)
+    rows(3, status="failed"), rows(4, status="running"), rows(2, status="completed")
+    rows(1, run_at=database_now() + timedelta(hours=1))
+    client = staff()
+    for query in ("", "?status=failed", "?o=2"):
+        shown = open_list(client, model, query).choices("status")
+        assert {"failed (3)", "running (3+)", "blocked (0)", "scheduled (1)", "completed", "incomplete"} <= {*shown}
+    for query in ("?status=failed&created=day", "?q=shop", "?type=shop.pack"):
+        assert "failed" in open_list(client, model, query).choices("status")
+
+
+def test_statuses_are_not_counted_beyond_the_time_limit(staff, model, monkeypatch):
+    rows(3, status="failed")
+    monkeypatch.setattr(filters, "time_limit", raise_time_limit)
+    page = open_list(staff(), model)
+    assert (len(page.ids), "failed" in page.choices("status")) == (3, True)
+
+
+@contextmanager
+def raise_time_limit(*args):
+    raise TimeLimitExceeded
+    yield
 
 
 LOOKUPS = [

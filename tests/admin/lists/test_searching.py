@@ -27,7 +27,7 @@ def test_an_id_finds_a_chain_a_job_or_the_steps_of_a_chain(staff, write):
     page = open_list(client, "job", {"q": write(last)})
     assert (page.ids, "The job with this id." in page.text) == ([str(last)], True)
     page = open_list(client, "job", {"q": write(chain_id)})
-    assert [row["step"] for row in page.rows] == ["3", "2", "1"]
+    assert [row["chain"] for row in page.rows] == ["step 3", "step 2", "step 1"]
     assert "The jobs of the chain with this id." in page.text
 
 

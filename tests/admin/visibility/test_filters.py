@@ -37,7 +37,7 @@ def test_filters_find_and_offer_only_visible_rows(way, world, reader, model):
     page = open_list(reader, model, {"queue": "rival-queue"})
     assert page.ids == [], "not even the visible chain whose current job is hidden"
     page = open_list(reader, model)
-    assert (page.choices("type"), "rival" in page.html) == (["", OWN], False)
+    assert (page.choices("type"), "rival" in page.html) == (["All", OWN], False)
 
 
 def test_chains_are_found_by_the_queue_of_a_visible_job(way, world, reader):
@@ -49,7 +49,7 @@ def test_chains_are_found_by_the_queue_of_a_visible_job(way, world, reader):
 def test_jobs_are_found_by_the_type_of_their_visible_chain(way, world, reader):
     page = open_list(reader, "job")
     assert str(world.inside.pk) in page.ids
-    assert page.choices("chain_type") == (["", OWN] if way == BY_QUERY else [])
+    assert page.choices("chain type") == (["All", OWN] if way == BY_QUERY else [])
     assert open_list(reader, "job", {"chain_type": RIVAL}).ids == []
     assert (str(world.plain.pk) in open_list(reader, "job", {"chain_type": OWN}).ids) == (way == BY_QUERY)
 
