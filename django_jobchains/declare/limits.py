@@ -16,8 +16,9 @@ from django_jobchains.exceptions import InvalidInput, RegistryError
 from django_jobchains.records.declarations import RecordTypeLimits
 from django_jobchains.store.deduplication import KEY_LENGTH
 from django_jobchains.store.deduplication import TENANT_SEPARATOR as SEPARATOR
-from django_jobchains.store.limits import StartRate
+from django_jobchains.store.limits import LimitedTypes
 from django_jobchains.store.queues import Override
+from django_jobchains.store.rates import StartRate
 from django_jobchains.text.errors import describe
 from django_jobchains.values import MAX_SECONDS, TYPE_NAME, Count, Duration, check_fields
 
@@ -235,6 +236,17 @@ def record_limits(concurrency: Concurrency | None, fair: LimitKey | None) -> Rec
         return None
     field: Any = key or fair
     return RecordTypeLimits(None if concurrency is None else concurrency.limit, field, is_keyed=key is not None)
+
+
+def limited_types(
+    leases: Mapping[str, float],
+    limits: Mapping[str, TypeLimits | None],
+    overrides: Mapping[str, Override] = MappingProxyType({}),
+) -> LimitedTypes:
+    """Return what a claim needs of types with limits: their leases in seconds, their limits, and what replaces them."""
+    declared = {name: own for name in leases if (own := limits[name])}
+    rates = {name: rate for name, own in declared.items() if (rate := own.start_rate(name, overrides))}
+    return LimitedTypes(leases, {name: own.slot_limit(name, overrides) for name, own in declared.items()}, rates)
 
 
 def group_problems(limits: Iterable[tuple[str, TypeLimits]]) -> Iterator[str]:

@@ -27,6 +27,7 @@ from django_jobchains.store.leases import Leases
 from django_jobchains.store.limits import Limits
 from django_jobchains.store.on_failure import FailureChains
 from django_jobchains.store.queues import Queues
+from django_jobchains.store.rates import Rates
 from django_jobchains.store.record_limits import RecordLimits
 from django_jobchains.store.record_operations import RecordOperations
 from django_jobchains.store.records import Records
@@ -63,8 +64,9 @@ class Store:
         fenced_writes = FencedWrites(db, self.blockers, failures)
         self.task_names = TaskNames(db)
         self.jobs = self.jobs_class(db, self.keys, self.blockers, self.task_names)
-        self.limits = self.limits_class(db, self.jobs)
-        self.attempts = Attempts(db, self.last_jobs, self.blockers, self.jobs, fenced_writes)
+        self.rates = Rates(db)
+        self.limits = self.limits_class(db, self.jobs, self.rates)
+        self.attempts = Attempts(db, self.last_jobs, self.blockers, self.jobs, fenced_writes, self.rates)
         self.leases = Leases(db, deferred_writes, fenced_writes)
         self.chains = Chains(db, self.last_jobs, self.blockers, self.jobs, deferred_writes)
         self.records = Records(db)

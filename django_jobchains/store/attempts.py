@@ -15,6 +15,7 @@ from django_jobchains.store.database import Database, OpenTransaction, Part, ids
 from django_jobchains.store.errors import is_lock_timeout, retried
 from django_jobchains.store.jobs import Jobs
 from django_jobchains.store.last_jobs import LastJobs
+from django_jobchains.store.rates import Rates
 from django_jobchains.store.rows import AttemptKey, Effects, FailedTry, FailureKind, FinishedJob, NewJob
 from django_jobchains.store.writes import FENCE, FencedWrites, Written
 
@@ -25,12 +26,21 @@ _CRASHES = "crashes = job.crashes + CASE d.kind WHEN 'crash' THEN 1 ELSE 0 END"
 
 
 class Attempts(Part):
-    def __init__(self, db: Database, last_jobs: LastJobs, blockers: Blockers, jobs: Jobs, writes: FencedWrites) -> None:
+    def __init__(
+        self,
+        db: Database,
+        last_jobs: LastJobs,
+        blockers: Blockers,
+        jobs: Jobs,
+        writes: FencedWrites,
+        rates: Rates,
+    ) -> None:
         super().__init__(db)
         self._last_jobs = last_jobs
         self._blockers = blockers
         self._jobs = jobs
         self._writes = writes
+        self._rates = rates
 
     def lock(
         self, job_id: UUID, transaction: OpenTransaction | None = None, *, skips: bool = False
@@ -125,13 +135,15 @@ class Attempts(Part):
     ) -> set[AttemptKey]:
         """Make unfinished jobs pending again, with their due time and attempt count as before; return those still held.
 
-        ``has_begun``: False if their handlers were not called, so that they can still expire. Jobs that other
-        transactions have locked are skipped.
+        ``has_begun``: False if their handlers were not called, so that they can still expire, and are not counted as
+        starts. Jobs that other transactions have locked are skipped.
         """
         rows = [(job_id.hex, number) for job_id, number in keys]
         assignments = f"{self._hand_back}, expires_at = NULL" if has_begun else self._hand_back
         with self.db.transaction():
             written = self._writes.update(assignments, "job_id uuid, n int", rows)
+            if written and not has_begun:
+                self._rates.refund([row.key[0] for row in written])
             self._writes.follow_up(written, effects or Effects())
         return {row.key for row in written}
 

@@ -78,6 +78,8 @@ class Database(ABC):
     by_unlocked_ids = ""
     #: Whether a statement that writes sees everything that was committed, because one transaction writes at a time.
     has_one_writer = False
+    #: The functions of the smaller and the larger of two values that are not NULL.
+    least, greatest = "MIN", "MAX"
     #: Whether rows can be read from arrays, see ``arrays``.
     has_arrays = False
     #: Whether several transactions can write to different rows of a table at a time.
@@ -337,6 +339,10 @@ class Database(ABC):
     @abstractmethod
     def seconds(self, since: str, until: str) -> str:
         """SQL of the seconds between two times."""
+
+    @abstractmethod
+    def microseconds(self, time: str) -> str:
+        """SQL of the microseconds from 1970 until a time, which is a whole number."""
 
     @abstractmethod
     def start_of(self, span: str, time: str) -> str:

@@ -1,9 +1,9 @@
-"""The claim of limited job types: never more running jobs than allowed, and in turn for each key.
+"""The claim of limited job types: never more running jobs and starts than allowed, and in turn for each key.
 
 A claim is a transaction of two statements. The first finds groups of pending jobs that probably may run, and tries to
 lock what they are counted by. The second counts again, with a new snapshot, and claims. So only one claim at a time
-decides about a key, nobody waits for another claim, and the truth is always the running jobs themselves. See
-docs/decisions/0091-limits.md.
+decides about a key, nobody waits for another claim, and the truth is always the running jobs themselves. Starts are
+counted in ``rates``. See docs/decisions/0091-limits.md.
 """
 
 import json
@@ -17,6 +17,7 @@ from uuid import UUID
 from django_jobchains.store.database import Database, Part, rows_json, statement
 from django_jobchains.store.errors import retried, retried_at_read_committed
 from django_jobchains.store.jobs import Jobs
+from django_jobchains.store.rates import Rates, StartRate
 from django_jobchains.store.rows import ClaimedJob, ExpiredJob
 
 #: The most groups, and so the most locks, of one claim.
@@ -25,10 +26,12 @@ MAX_GROUPS = 64
 MAX_SHARES = 2
 #: The columns of the keys of jobs.
 _KEYS = "job_id uuid, limit_key text, concurrency_key text, rate_key text"
+#: The columns of the served types.
+TYPES = "type_name text, slot_limit int, microseconds bigint, burst int"
 _HAS_KEYS = "type_name text, is_counted int, has_rate int"
 _WANTED = (
     "position int, queue text, type_name text, limit_key text, rank int, run_at timestamptz, concurrency_key text, "
-    "slot_limit int, lease_seconds float"
+    "slot_limit int, rate_key text, microseconds bigint, burst int, lease_seconds float"
 )
 
 
@@ -53,17 +56,11 @@ class Group(NamedTuple):
     rank: int
     run_at: str
     concurrency_key: str | None
+    rate_key: str | None
     #: Whether no other claim is deciding about its jobs.
     is_locked: bool
     #: The isolation level of the transaction.
     isolation: str
-
-
-class StartRate(NamedTuple):
-    """The microseconds between two starts, and how many may start at once after a pause."""
-
-    microseconds: int
-    burst: int
 
 
 class LimitedTypes(NamedTuple):
@@ -78,9 +75,10 @@ class LimitedTypes(NamedTuple):
 
 
 class Limits(Part, ABC):
-    def __init__(self, db: Database, jobs: Jobs) -> None:
+    def __init__(self, db: Database, jobs: Jobs, rates: Rates) -> None:
         super().__init__(db)
         self._jobs = jobs
+        self._rates = rates
 
     @retried_at_read_committed
     def claim(
@@ -100,7 +98,7 @@ class Limits(Part, ABC):
         if not types.leases or limit < 1:
             return []
         groups, rows = self._claim(worker, limit, types, rotation, queues, excluded)
-        taken = {(row[5], row[4], row[-1]) for row in rows}
+        taken = {(row[5], row[4], row[-2]) for row in rows}
         for group in groups:
             if (group.queue, group.type_name, group.limit_key) in taken:
                 rotation.served[group.queue, group.type_name] = group.limit_key
@@ -109,7 +107,7 @@ class Limits(Part, ABC):
     def _claim(
         self, worker: str, limit: int, types: LimitedTypes, rotation: Rotation, *served: Any
     ) -> tuple[list[Group], list[tuple[Any, ...]]]:
-        """Return the groups, and rows of ``claimed_columns`` with the limit key of each claimed job."""
+        """Return the groups, and rows of ``claimed_columns`` with the limit key and the rate key of each job."""
         with self.db.transaction() as is_own:
             self.db.write_first()
             groups = self.lock_groups(limit, types, rotation, *served)
@@ -140,11 +138,23 @@ class Limits(Part, ABC):
     def claim_of(self, groups: list[Group], worker: str, limit: int, types: LimitedTypes) -> list[tuple[Any, ...]]:
         """Claim jobs of these locked groups. Must be another statement than ``lock_groups``: its snapshot is newer."""
         wanted = [
-            (position, *group[:6], types.slot_limits[group.type_name], types.leases[group.type_name])
+            (
+                position,
+                *group[:6],
+                types.slot_limits[group.type_name],
+                group.rate_key,
+                *(types.rates.get(group.type_name) or (None, None)),
+                types.leases[group.type_name],
+            )
             for position, group in enumerate(groups)
         ]
         share = min(limit, max(1, MAX_SHARES * limit // len(groups)))
-        return self.db.fetch(self._claim_jobs, [rows_json(_WANTED, wanted), share, limit, worker])
+        rows = self.db.fetch(self._claim_jobs, [rows_json(_WANTED, wanted), share, limit, worker])
+        # Jobs that have expired have no time, because they are not started.
+        started = [row for row in rows if row[20] and row[4] in types.rates]
+        if started:
+            self._rates.charge([(row[-1], types.rates[row[4]]) for row in started], self.db.time(started[0][20]))
+        return rows
 
     @retried_at_read_committed
     def next_due(
@@ -153,7 +163,7 @@ class Limits(Part, ABC):
         queues: Collection[str] | None = None,
         excluded: Collection[str] = (),
     ) -> float | None:
-        """Return the seconds until the next job is due whose limit has a free place: 0 or less if one is due."""
+        """Return the seconds until the next job may start, if no place becomes free: 0 or less if one may now."""
         ((seconds,),) = self.db.fetch(self._next_due, self._served(types, Rotation(""), queues, excluded))
         return None if seconds is None else float(seconds)
 
@@ -200,7 +210,11 @@ class Limits(Part, ABC):
     def _served(
         self, types: LimitedTypes, rotation: Rotation, queues: Collection[str] | None, excluded: Collection[str]
     ) -> list[Any]:
-        limited = [{"type_name": name, "slot_limit": types.slot_limits[name]} for name in types.leases]
+        limited = [
+            {"type_name": name, "slot_limit": types.slot_limits[name], **(rate._asdict() if rate else {})}
+            for name in types.leases
+            for rate in [types.rates.get(name)]
+        ]
         served = [{"queue": pair[0], "type_name": pair[1], "after": key} for pair, key in rotation.served.items()]
         listed = [] if queues is None else sorted(set(queues).difference(excluded))
         return [
@@ -226,12 +240,27 @@ class Limits(Part, ABC):
     @property
     @abstractmethod
     def _picked(self) -> str:
-        """SQL of a table ``picked``: some of the due jobs of each group in ``wanted``; the parameter is how many."""
+        """SQL of a table ``picked``: some of the due jobs of each group in ``free``; the parameter is how many."""
 
     @property
     @abstractmethod
     def _is_free(self) -> str:
-        """SQL of whether the limit of a row of ``reached`` has a free place."""
+        """SQL of whether the limit of a row of ``reached`` has a free place. It has a key if it has a limit."""
+
+    @property
+    def _has_keys(self) -> str:
+        """SQL of whether a row of ``reached`` has the keys of its limits. Without them, it could exceed these."""
+        return "(slot_limit IS NULL OR concurrency_key IS NOT NULL) AND (burst IS NULL OR rate_key IS NOT NULL)"
+
+    @property
+    def _starts_at(self) -> str:
+        """SQL of when the rate of a row of ``reached`` allows the next start, in microseconds."""
+        return f"""
+            CASE WHEN burst IS NULL THEN 0 ELSE COALESCE((
+                SELECT {self._rates.full_at("state", "reached")} - reached.microseconds * (reached.burst - 1)
+                FROM {self.tables.rate_state} AS state WHERE state.key = reached.rate_key
+            ), 0) END
+        """
 
     @property
     def _lock(self) -> str:
@@ -244,10 +273,11 @@ class Limits(Part, ABC):
         return f"""
             WITH RECURSIVE {self._scan},
             found AS MATERIALIZED (
-                SELECT queue, type_name, limit_key, rank, run_at, concurrency_key, slot_limit FROM reached
-                WHERE run_at <= {self.db.now} AND {self._is_free} LIMIT %s
+                SELECT queue, type_name, limit_key, rank, run_at, concurrency_key, rate_key, slot_limit, burst
+                FROM reached WHERE run_at <= {self.db.now} AND {self._has_keys} AND {self._is_free}
+                AND {self._starts_at} <= {self.db.microseconds(self.db.now)} LIMIT %s
             )
-            SELECT queue, type_name, limit_key, rank, {self.db.time_as_text("run_at")}, concurrency_key,
+            SELECT queue, type_name, limit_key, rank, {self.db.time_as_text("run_at")}, concurrency_key, rate_key,
                 {self._lock}, {self.db.isolation}
             FROM found
         """
@@ -256,12 +286,34 @@ class Limits(Part, ABC):
     def _claim_jobs(self) -> str:
         lease_seconds = "(SELECT wanted.lease_seconds FROM wanted WHERE wanted.type_name = job.type_name LIMIT 1)"
         keys = self.db.any_of("SELECT DISTINCT concurrency_key FROM wanted WHERE concurrency_key IS NOT NULL")
+        rated = self.db.any_of("SELECT DISTINCT rate_key FROM wanted WHERE burst IS NOT NULL")
+        burst = "clock.microseconds + wanted.microseconds * wanted.burst"
+        full_at = f"{self.db.greatest}(COALESCE({self._rates.full_at('state', 'wanted')}, 0), clock.microseconds)"
         return f"""
             WITH RECURSIVE wanted AS MATERIALIZED (SELECT * FROM {self.db.rows(_WANTED)}),
+            moment AS MATERIALIZED (
+                SELECT now, {self.db.microseconds("now")} AS microseconds FROM {self.db.clock}
+            ),
             running AS MATERIALIZED (
                 SELECT concurrency_key, count(*) AS count FROM {self.tables.job} {self.db.by_index("jobchains_counted")}
                 WHERE status = 'running' AND concurrency_key IS NOT NULL AND concurrency_key {keys}
                 GROUP BY concurrency_key
+            ),
+            states AS MATERIALIZED (SELECT * FROM {self.tables.rate_state} WHERE key {rated}),
+            locked AS MATERIALIZED (
+                SELECT state.key FROM {self.tables.rate_state} AS state WHERE key {rated} {self.db.skip_lock("state")}
+            ),
+            allowed AS MATERIALIZED (
+                SELECT wanted.*, slot_limit - COALESCE(running.count, 0) AS places,
+                    CASE WHEN burst IS NULL THEN NULL WHEN state.key IS NOT NULL AND locked.key IS NULL THEN 0
+                    ELSE ({burst} - {full_at}) / wanted.microseconds END AS starts
+                FROM wanted CROSS JOIN moment AS clock
+                LEFT JOIN running ON running.concurrency_key = wanted.concurrency_key
+                LEFT JOIN states AS state ON state.key = wanted.rate_key
+                LEFT JOIN locked ON locked.key = wanted.rate_key
+            ),
+            free AS MATERIALIZED (
+                SELECT * FROM allowed WHERE COALESCE(places, 1) > 0 AND COALESCE(starts, 1) > 0
             ),
             {self._picked},
             turns AS (
@@ -269,25 +321,26 @@ class Limits(Part, ABC):
                     PARTITION BY type_name, limit_key ORDER BY rank, run_at, id
                 ) AS turn FROM picked
             ),
-            places AS (
-                SELECT turns.*, row_number() OVER (PARTITION BY concurrency_key ORDER BY turn, position) AS place
+            ranked AS (
+                SELECT turns.*, row_number() OVER (PARTITION BY concurrency_key ORDER BY turn, position) AS place,
+                    row_number() OVER (PARTITION BY rate_key ORDER BY turn, position) AS start
                 FROM turns
             ),
             due AS MATERIALIZED (
-                SELECT places.id FROM places LEFT JOIN running ON running.concurrency_key = places.concurrency_key
-                WHERE slot_limit IS NULL OR place <= slot_limit - COALESCE(running.count, 0)
+                SELECT id FROM ranked WHERE (places IS NULL OR place <= places) AND (starts IS NULL OR start <= starts)
                 ORDER BY turn, position LIMIT %s
             )
             UPDATE {self.tables.job} AS job
             SET {self._jobs.started("clock.now")},
                 leased_until = {self.db.after("clock.now", lease_seconds)}
-            FROM {self.db.clock}
+            FROM moment AS clock
             WHERE job.id {self.db.any_of("SELECT id FROM due")} AND job.status || '' = 'pending'
-            RETURNING {self._jobs.claimed_columns}, limit_key
+            RETURNING {self._jobs.claimed_columns}, limit_key, rate_key
         """
 
     @statement
     def _next_due(self) -> str:
         now = self.db.after(self.db.clock_sql, str(self.db.ahead_seconds))
-        seconds = self.db.seconds(now, "min(run_at)")
-        return f"WITH RECURSIVE {self._scan} SELECT {seconds} FROM reached WHERE {self._is_free}"
+        allowed = f"({self._starts_at} - {self.db.microseconds(now)}) / 1000000.0"
+        seconds = f"min({self.db.greatest}({self.db.seconds(now, 'run_at')}, {allowed}))"
+        return f"WITH RECURSIVE {self._scan} SELECT {seconds} FROM reached WHERE {self._has_keys} AND {self._is_free}"

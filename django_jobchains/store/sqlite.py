@@ -112,6 +112,9 @@ class SQLiteDatabase(Database):
     def seconds(self, since: str, until: str) -> str:
         return f"(julianday({until}) - julianday({since})) * 86400.0"
 
+    def microseconds(self, time: str) -> str:
+        return f"(CAST(strftime('%%s', {time}) AS INTEGER) * 1000000 + CAST(substr({time}, 21, 6) AS INTEGER))"
+
     def start_of(self, span: str, time: str) -> str:
         return f"datetime(CAST(strftime('%%s', {time}) AS INTEGER) / {span} * {span}, 'unixepoch')"
 

@@ -1,7 +1,9 @@
 """SQLite's scan of limited jobs. One transaction writes at a time, so nothing has to be locked."""
 
-from django_jobchains.store.limits import Limits
+from django_jobchains.store.limits import TYPES, Limits
 
+#: More than all jobs.
+_NO_LIMIT = 2**31
 _GROUP = "n.queue, n.type_name, n.limit_key, n.priority * -1"
 
 
@@ -18,7 +20,7 @@ class SQLiteLimits(Limits):
         first_queue, next_queue = self._first("n.queue", "true"), self._first("n.queue", "n.queue > queues.queue")
         before = self._first("n.id", f"{of_range} <= r.start")
         return f"""
-            types AS MATERIALIZED (SELECT * FROM {self.db.rows("type_name text, slot_limit int")}),
+            types AS MATERIALIZED (SELECT * FROM {self.db.rows(TYPES)}),
             served AS MATERIALIZED (SELECT * FROM {self.db.rows("queue text, type_name text, after text")}),
             beginning AS MATERIALIZED (SELECT %s AS start),
             listed(name) AS MATERIALIZED (SELECT value FROM json_each(%s)),
@@ -30,19 +32,18 @@ class SQLiteLimits(Limits):
                 SELECT {next_queue} FROM queues WHERE queues.queue IS NOT NULL
             ),
             ranges AS MATERIALIZED (
-                SELECT queues.queue, types.type_name, types.slot_limit,
-                    COALESCE(served.after, beginning.start) AS start
+                SELECT queues.queue, types.*, COALESCE(served.after, beginning.start) AS start
                 FROM queues CROSS JOIN beginning CROSS JOIN scope CROSS JOIN types LEFT JOIN served
                 ON served.queue = queues.queue AND served.type_name = types.type_name
                 WHERE queues.queue IS NOT NULL AND queues.queue NOT IN (SELECT name FROM closed)
                 AND (scope.is_every_queue OR queues.queue IN (SELECT name FROM listed))
             ),
-            walked(queue, type_name, slot_limit, start, id) AS (
-                SELECT r.queue, r.type_name, r.slot_limit, r.start,
+            walked(queue, type_name, slot_limit, microseconds, burst, start, id) AS (
+                SELECT r.queue, r.type_name, r.slot_limit, r.microseconds, r.burst, r.start,
                     COALESCE({self._first("n.id", f"{of_range} > r.start")}, {before})
                 FROM ranges AS r
                 UNION ALL
-                SELECT r.queue, r.type_name, r.slot_limit, r.start, COALESCE(
+                SELECT r.queue, r.type_name, r.slot_limit, r.microseconds, r.burst, r.start, COALESCE(
                     {self._first("n.id", next_rank)},
                     CASE WHEN c.limit_key > r.start
                     THEN COALESCE({self._first("n.id", f"{of_range} > c.limit_key")}, {before})
@@ -52,7 +53,7 @@ class SQLiteLimits(Limits):
             ),
             reached AS (
                 SELECT c.queue, c.type_name, c.limit_key, c.priority * -1 AS rank, c.run_at, c.concurrency_key,
-                    r.slot_limit
+                    c.rate_key, r.slot_limit, r.microseconds, r.burst
                 FROM walked AS r CROSS JOIN {job} AS c ON c.id = r.id WHERE likelihood(r.id IS NOT NULL, 0.000001)
             )"""
 
@@ -69,28 +70,28 @@ class SQLiteLimits(Limits):
             f"(SELECT count(*) FROM {self.tables.job} AS other INDEXED BY jobchains_counted "
             "WHERE other.status = 'running' AND other.concurrency_key = reached.concurrency_key)"
         )
-        return f"(slot_limit IS NULL OR (concurrency_key IS NOT NULL AND {count} < slot_limit))"
+        return f"(slot_limit IS NULL OR {count} < slot_limit)"
 
     @property
     def _picked(self) -> str:
         due = (
-            "n.queue = wanted.queue AND n.type_name = wanted.type_name AND n.limit_key = wanted.limit_key "
-            f"AND n.priority * -1 = wanted.rank AND n.run_at <= {self.db.now}"
+            "n.queue = free.queue AND n.type_name = free.type_name AND n.limit_key = free.limit_key "
+            f"AND n.priority * -1 = free.rank AND n.run_at <= {self.db.now}"
         )
         order = "n.run_at, n.id"
         return f"""
             walked(position, turn, id) AS (
-                SELECT wanted.position, 1, {self._first("n.id", due, order)} FROM wanted
+                SELECT free.position, 1, {self._first("n.id", due, order)} FROM free
                 UNION ALL
                 SELECT walked.position, walked.turn + 1,
                     {self._first("n.id", f"{due} AND (n.run_at, n.id) > (c.run_at, c.id)", order)}
-                FROM walked CROSS JOIN wanted ON wanted.position = walked.position
+                FROM walked CROSS JOIN free ON free.position = walked.position
                 CROSS JOIN {self.tables.job} AS c ON c.id = walked.id
-                WHERE walked.turn < min(%s, COALESCE(wanted.slot_limit, {2**31}))
+                WHERE walked.turn < min(%s, COALESCE(free.places, {_NO_LIMIT}), COALESCE(free.starts, {_NO_LIMIT}))
             ),
             picked AS MATERIALIZED (
-                SELECT wanted.position, wanted.type_name, wanted.limit_key, wanted.rank, wanted.concurrency_key,
-                    wanted.slot_limit, c.id, c.run_at
-                FROM walked CROSS JOIN wanted ON wanted.position = walked.position
+                SELECT free.position, free.type_name, free.limit_key, free.rank, free.concurrency_key, free.rate_key,
+                    free.places, free.starts, c.id, c.run_at
+                FROM walked CROSS JOIN free ON free.position = walked.position
                 CROSS JOIN {self.tables.job} AS c ON c.id = walked.id
             )"""

@@ -19,6 +19,7 @@ from django_jobchains.attempts.job_attempt import Environment, JobAttempt
 from django_jobchains.attempts.outcome import Outcome, OutcomeKind
 from django_jobchains.db.connections import is_broken
 from django_jobchains.declare.job_types import JobType
+from django_jobchains.declare.limits import limited_types
 from django_jobchains.declare.policies import resolve
 from django_jobchains.declare.registry import get_registry
 from django_jobchains.exceptions import InvalidInput
@@ -28,6 +29,7 @@ from django_jobchains.notifications.wakeups import announced
 from django_jobchains.payloads.strict_json import decode
 from django_jobchains.schedules.firing import DeclaredSchedules, fire
 from django_jobchains.store import Store, get_store
+from django_jobchains.store.limits import Rotation
 from django_jobchains.store.rows import ClaimedJob, ExpiredJob
 from django_jobchains.testing.records import RecordRunner, ThisThread
 from django_jobchains.values import Duration
@@ -58,8 +60,9 @@ def run_due_jobs(limit: int | None = None, *, raise_errors: bool = False, using:
 
     Attempts end as in a worker: an error reschedules its job. With ``raise_errors``, an attempt that is not completed
     raises an ``AssertionError`` with its traceback. Returns the outcomes of the attempts: a ``JobOutcome`` (``.job``,
-    ``.ending``, ``.error``) or a ``RecordOutcome`` (``.record`` instead of ``.job``) for each. Jobs come first. Jobs
-    that have expired are cancelled without an attempt.
+    ``.ending``, ``.error``) or a ``RecordOutcome`` (``.record`` instead of ``.job``) for each. Jobs come first, and
+    limited types after the others. A job that its rate does not allow yet runs after ``clock`` has advanced. Jobs that
+    have expired are cancelled without an attempt.
     """
     store = get_store(using)
     with announced(store) as effects:
@@ -70,10 +73,11 @@ def run_due_jobs(limit: int | None = None, *, raise_errors: bool = False, using:
     outcome_writer, log_buffer = EndWriter(context, JobSink(context)), context.log_buffer
     outcomes: list[Any] = []
     record_runner = RecordRunner(context)
+    rotation = Rotation("")
     while limit is None or len(outcomes) < limit:
         if len(outcomes) >= ATTEMPTS_LIMIT:
             raise AssertionError(f"Jobs are still due after {ATTEMPTS_LIMIT} attempts: pass a limit.")
-        jobs = _claim(store, limit and limit - len(outcomes))
+        jobs = _claim(store, rotation, limit and limit - len(outcomes))
         if not jobs:
             record = record_runner.next()
             if record is None:
@@ -121,20 +125,30 @@ def _with_job(outcome: Outcome, job: Job) -> JobOutcome:
     return JobOutcome(job, outcome.ending, outcome.error)
 
 
-def _claim(store: Store, limit: int | None) -> list[ClaimedJob]:
-    """Claim the next job, with others of its type if its handler takes batches."""
+def _claim(store: Store, rotation: Rotation, limit: int | None) -> list[ClaimedJob]:
+    """Claim the next job, with others of its type if its handler takes batches. Types without limits come first."""
     processors = {processor.job_type.name: processor for processor in get_registry().processors()}
     leases = {name: resolve(*processor.policies).lease.seconds for name, processor in processors.items()}
+    limited = {name for name, processor in processors.items() if processor.limits}
     expired: list[ExpiredJob] = []
-    jobs = store.jobs.claim(WORKER, 1, leases, expired=expired)
+
+    def claim(size: int, names: set[str]) -> list[ClaimedJob]:
+        served = {name: seconds for name, seconds in leases.items() if name in names}
+        if names.isdisjoint(limited):
+            return store.jobs.claim(WORKER, size, served, expired=expired)
+        own = {name: processors[name].limits for name in names}
+        return store.limits.claim(
+            WORKER, size, limited_types(served, own, store.queues.rules().overrides), rotation, expired=expired
+        )
+
+    jobs = claim(1, leases.keys() - limited) or claim(1, limited)
     for job in jobs:
         size = min(processors[job.type_name].batch_limit or 1, limit or ATTEMPTS_LIMIT)
-        others = store.jobs.claim(WORKER, size - 1, {job.type_name: leases[job.type_name]}, expired=expired)
-        jobs = [job, *others]
+        jobs = [job, *claim(size - 1, {job.type_name})]
     if expired:  # They expired after the call had begun.
         with announced(store) as effects:
             store.attempts.hand_back([job.key for job in expired], effects, has_begun=False)
-    return jobs if jobs or not expired else _claim(store, limit)
+    return jobs if jobs or not expired else _claim(store, rotation, limit)
 
 
 def _in_savepoint(store: Store, run: Callable[[], ResultT]) -> ResultT:

@@ -14,6 +14,8 @@ from django.db import IntegrityError
 
 from django_jobchains.attempts.outcome import backoff_seconds
 from django_jobchains.chains.pruning import Rule, Walk, full_ranges
+from django_jobchains.declare.job_types import JobType
+from django_jobchains.declare.limits import TypeLimits
 from django_jobchains.declare.policies import Backoff, BackoffFunction, default_backoff, resolve
 from django_jobchains.exceptions import ProcessorNotFound, TaskNotImported
 from django_jobchains.notifications import job_scheduled, publish_after_commit
@@ -224,7 +226,7 @@ class _TableResets:
 SWEEP_LIMIT = 1_000
 #: The limit of expired jobs cancelled in one transaction.
 EXPIRE_LIMIT = 500
-#: The limit of rows of unused deduplication keys deleted in one statement.
+#: The limit of rows of unused deduplication keys and rate keys deleted in one statement.
 FORGET_LIMIT = 10_000
 #: The limit of jobs that get the keys of their limits in one statement.
 KEYS_LIMIT = 500
@@ -234,8 +236,9 @@ class Unblocker(PeriodicTask):
     """A periodic task that frees jobs that should not be blocked, and reports their number. There should be none.
 
     It also cancels expired jobs that no worker has claimed, because they are blocked, their queue is paused, or no
-    worker serves them, deletes the rows of deduplication keys that are no longer in use, and sets the keys of limited
-    jobs that have none. All workers would find the same rows, so only the worker that started first does this.
+    worker serves them, deletes the rows of deduplication keys and rate keys that are no longer in use, and sets the
+    keys of limited jobs that have none. All workers would find the same rows, so only the worker that started first
+    does this.
     """
 
     def __init__(self, context: WorkerContext, heartbeat: Heartbeat) -> None:
@@ -261,17 +264,19 @@ class Unblocker(PeriodicTask):
             report(JobExpired(self._worker, job.id, job.chain_id, job.type_name))
         forgotten = self._store.keys.forget(FORGET_LIMIT)
         has_more = self._after is not None or len(expired) == EXPIRE_LIMIT or forgotten == FORGET_LIMIT
-        return self._set_limit_keys() or has_more
+        processors = self._registry.processors()
+        limited = {part.job_type.name: (part.job_type, part.limits) for part in processors if part.limits}
+        if limited:
+            has_more |= self._set_limit_keys(limited)
+        if any(limits.rate for _, limits in limited.values()):
+            has_more |= self._store.rates.forget(FORGET_LIMIT) == FORGET_LIMIT
+        return has_more
 
-    def _set_limit_keys(self) -> bool:
+    def _set_limit_keys(self, limited: Mapping[str, tuple[JobType[Any, Any], TypeLimits]]) -> bool:
         """Set the keys of jobs that were enqueued by code that did not know the limits; return whether there are more.
 
         Until then, these jobs are not claimed, because they could exceed a limit.
         """
-        processors = self._registry.processors()
-        limited = {part.job_type.name: (part.job_type, part.limits) for part in processors if part.limits}
-        if not limited:
-            return False
         keys = {name: (bool(limits.concurrency), bool(limits.rate)) for name, (_, limits) in limited.items()}
         found = self._store.limits.without_keys(keys, KEYS_LIMIT)
         rows = []

@@ -21,6 +21,12 @@ MIN_WAIT_SECONDS = 0.001
 LOCKED_WAIT_SECONDS = 0.1
 #: The wait after a claim that found jobs, before the time of the next due job is read.
 FOUND_WAIT_SECONDS = 0.05
+#: A worker that has claimed a job with a shorter interval between starts claims again after that interval.
+SHORT_INTERVAL_SECONDS = 0.1
+#: The shortest of these waits.
+MIN_INTERVAL_SECONDS = 0.005
+#: The shortest wait of other workers for a start that a rate allows, so that they do not all compete for each.
+MIN_RATE_WAIT_SECONDS = 0.05
 #: The shortest wait before records are queried again.
 MIN_RECORD_WAIT_SECONDS = 0.01
 
@@ -275,7 +281,7 @@ class ClaimLoop:
     def _wait(self, lanes: Sequence[AnyLane], *, found: bool) -> None:
         """Wait until a job may be due. The next due time is not needed before a second query."""
         if found or self._wake.is_second_query_due:
-            self._wake.wait(self._until_records(min(self._poll_seconds, FOUND_WAIT_SECONDS)))
+            self._wake.wait(self._until_records(min(self._poll_seconds, self._until_next_start(lanes))))
             return
         if self._queues.have_changed():
             return
@@ -285,6 +291,14 @@ class ClaimLoop:
             seconds = min(max(due, MIN_WAIT_SECONDS) if due > 0 else LOCKED_WAIT_SECONDS, seconds)
         self._wake.wait(seconds)
 
+    def _until_next_start(self, lanes: Iterable[AnyLane]) -> float:
+        """Return the wait after a claim that found jobs: ``FOUND_WAIT_SECONDS``, or the interval of a fast rate."""
+        limited = [lane for lane in lanes if isinstance(lane, Lane) and lane.rotation is not None]
+        rates = [lane.limited(self._queues.overrides).rates for lane in limited]
+        intervals = [own[name].microseconds / 1e6 for own in rates for name in self._found if name in own]
+        short = [max(seconds, MIN_INTERVAL_SECONDS) for seconds in intervals if seconds < SHORT_INTERVAL_SECONDS]
+        return min(short, default=FOUND_WAIT_SECONDS)
+
     def _next_due(self, lanes: Iterable[AnyLane]) -> float | None:
         of_jobs = [lane for lane in lanes if isinstance(lane, Lane)]
         leases = {name: seconds for lane in of_jobs if lane.rotation is None for name, seconds in lane.leases.items()}
@@ -293,7 +307,10 @@ class ClaimLoop:
             return None
         served = self._queues.open()
         due = [self._store.jobs.next_due(leases, *served)] if leases else []
-        due += [self._store.limits.next_due(types, *served) for types in limited]
+        for types in limited:
+            seconds = self._store.limits.next_due(types, *served)
+            is_rated = bool(types.rates) and seconds is not None and seconds > 0
+            due.append(max(seconds or 0, MIN_RATE_WAIT_SECONDS) if is_rated else seconds)
         return min((seconds for seconds in due if seconds is not None), default=None)
 
 

@@ -15,6 +15,7 @@ from django_jobchains.attempts.job_attempt import Environment, JobAttempt
 from django_jobchains.attempts.outcome import Outcome
 from django_jobchains.attempts.record_attempt import RecordAttempt
 from django_jobchains.db.connections import close_thread_connections
+from django_jobchains.declare.limits import limited_types
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.store.limits import LimitedTypes, Rotation
 from django_jobchains.store.queues import Override
@@ -193,10 +194,8 @@ class Lane:
 
     def limited(self, overrides: Mapping[str, Override]) -> LimitedTypes:
         """Return the types to claim, with their limits. ``overrides``: what replaces them, by name."""
-        environments, leases = self.environments, self.leases
-        limits = {name: own for name in leases if (own := environments[name].processor.limits)}
-        rates = {name: rate for name, own in limits.items() if (rate := own.start_rate(name, overrides))}
-        return LimitedTypes(leases, {name: own.slot_limit(name, overrides) for name, own in limits.items()}, rates)
+        leases = self.leases
+        return limited_types(leases, {name: self.environments[name].processor.limits for name in leases}, overrides)
 
     def add(self, name: str, environment: Environment) -> None:
         """Claim jobs of another type from now on, or of one that was withdrawn."""

@@ -2,6 +2,8 @@
 
 import threading
 from collections import Counter
+from datetime import timedelta
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -9,10 +11,10 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_jobchains import chains, limits
-from django_jobchains.models import Job
-from django_jobchains.processors import Batch, Concurrency, RunningJob
+from django_jobchains.models import Job, RateState
+from django_jobchains.processors import Batch, Concurrency, Rate, RunningJob
 from django_jobchains.store.queues import Override
-from django_jobchains.testing import run_due_jobs
+from django_jobchains.testing import clock, run_due_jobs
 from django_jobchains.worker.caretakers import Unblocker
 from tests.support.waiting import stays, until
 from tests.support.workers import completed
@@ -197,11 +199,70 @@ def test_limited_jobs_run_in_tests(processors):
     assert completed() == 3
 
 
+def test_rates_hold_in_tests(processors):
+    sync = processors.register("limits.sync", rate=Rate(2, per=60, burst=2))(lambda job: None)
+    other = processors.register("limits.other")(lambda job: None)
+    chains.enqueue_many([sync.item(number) for number in range(5)])
+    other.enqueue()
+    with clock() as time:
+        assert [outcome.job.type_name for outcome in run_due_jobs()] == ["limits.other", "limits.sync", "limits.sync"]
+        assert run_due_jobs() == []
+        time.advance(30)
+        assert len(run_due_jobs()) == 1
+        time.advance(3_600)
+        assert len(run_due_jobs()) == 2
+
+
+def test_batches_keep_limits_in_tests(processors):
+    sizes = []
+
+    @processors.register("limits.batch", rate=Rate(3, per=60, burst=3), concurrency=Concurrency(2), batch_limit=10)
+    def sync(batch: Batch[int]) -> None:
+        sizes.append(len(batch))
+
+    chains.enqueue_many([sync.item(number) for number in range(7)])
+    run_due_jobs()
+    assert sizes == [2, 1]
+
+
+def test_workers_start_jobs_at_their_rate(processors, start_worker):
+    """The second worker has waited for the next start, not for the poll interval, which is a minute."""
+    sync = processors.register("limits.sync", rate=Rate(5, per=1, key=itself))(lambda job: None)
+    for _ in range(2):
+        start_worker(slots=4)
+    chains.enqueue_many([sync.item("a") for _ in range(6)])
+    sync.enqueue("b")
+    until(lambda: completed() == 7, 20)
+    times = sorted(Job.objects.filter(rate_key="limits.sync␟a").values_list("last_attempt_at", flat=True))
+    assert all(second - first >= timedelta(seconds=0.2) for first, second in pairwise(times))
+
+
+def test_waiting_jobs_that_a_stopping_worker_hands_back_are_not_starts(processors, make_worker, gate):
+    held = processors.register("limits.held", rate=Rate(1, per=3_600, burst=3))(lambda job: gate.wait(30))
+    worker = make_worker(slots=1)
+    chains.enqueue_many([held.item(number) for number in range(3)])
+    [lane] = [lane for lane in worker.components.claim_loop._ordered if getattr(lane, "rotation", None)]
+    jobs = worker.components.context.store.limits.claim("other", 3, lane.limited({}), lane.rotation)
+    worker.components.claim_loop.close()
+    worker.components.claim_loop._start(lane, jobs, 0.0)
+    assert Job.objects.filter(status="pending").count() == 3
+    assert len(worker.components.context.store.limits.claim("other", 3, lane.limited({}), lane.rotation)) == 3
+
+
+def test_full_buckets_are_forgotten(processors, make_worker):
+    processors.register("limits.sync", rate=Rate(1, per=60))(lambda job: None)
+    for key, full_at in (("full", 1), ("not full", 2**60)):
+        RateState.objects.create(key=key, full_at=full_at, started_at=0, interval_microseconds=1)
+    Unblocker(make_worker().components.context, SimpleNamespace(is_first=True)).step()
+    assert RateState.objects.get().key == "not full"
+
+
 def test_a_worker_without_limited_types_sends_no_statement_about_limits(processors, make_worker, store, monkeypatch):
     quick = processors.register("limits.quick")(lambda job: None)
     worker = make_worker()
     for name in ("claim", "next_due", "without_keys"):
         monkeypatch.setattr(store.limits, name, None)
+    monkeypatch.setattr(store.rates, "forget", None)
     with CaptureQueriesContext(connection) as created:
         chains.enqueue_many([quick.item() for _ in range(3)])
         quick.enqueue()

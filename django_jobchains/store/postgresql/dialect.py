@@ -57,6 +57,7 @@ class PostgreSQLDatabase(Database):
             count(*), current_setting('max_connections')::int
         FROM pg_stat_activity WHERE backend_type = 'client backend'
     """
+    least, greatest = "LEAST", "GREATEST"
     has_arrays = True
     locks_rows = True
     returned = "record."
@@ -134,6 +135,9 @@ class PostgreSQLDatabase(Database):
 
     def seconds(self, since: str, until: str) -> str:
         return f"extract(epoch FROM {until} - {since})::float"
+
+    def microseconds(self, time: str) -> str:
+        return f"(extract(epoch FROM {time}) * 1000000)::bigint"
 
     def start_of(self, span: str, time: str) -> str:
         return f"date_bin({span} * interval '1 second', {time}, 'epoch'::timestamptz)"

@@ -1,6 +1,6 @@
 """PostgreSQL's scan of limited jobs: one index probe for each key, starting with the one whose turn it is."""
 
-from django_jobchains.store.limits import Limits
+from django_jobchains.store.limits import TYPES, Limits
 
 #: A group by the expressions of the index, see ``claim``.
 _GROUP = "n.queue, n.type_name, n.limit_key, n.priority * -1"
@@ -21,7 +21,7 @@ class LimitScan(Limits):
         next_group = f"{of_reached} AND (n.limit_key, n.priority * -1) > (reached.limit_key, reached.rank)"
         next_round = f"reached.limit_key > reached.start AND {of_reached} AND n.limit_key <= reached.start"
         return f"""
-            types AS MATERIALIZED (SELECT * FROM {self.db.rows("type_name text, slot_limit int", "type")}),
+            types AS MATERIALIZED (SELECT * FROM {self.db.rows(TYPES, "type")}),
             served AS MATERIALIZED (SELECT * FROM {self.db.rows("queue text, type_name text, after text", "last")}),
             scope AS MATERIALIZED (
                 SELECT %s::text AS start, %s::jsonb AS queues, %s::boolean AS is_every_queue, %s::jsonb AS excluded,
@@ -35,7 +35,7 @@ class LimitScan(Limits):
                 ) AS following
             ),
             ranges AS MATERIALIZED (
-                SELECT queues.queue, types.type_name, types.slot_limit, COALESCE(served.after, scope.start) AS start
+                SELECT queues.queue, types.*, COALESCE(served.after, scope.start) AS start
                 FROM queues CROSS JOIN scope CROSS JOIN types LEFT JOIN served
                 ON served.queue = queues.queue AND served.type_name = types.type_name
                 WHERE queues.queue <> ALL (scope.paused) AND NOT scope.excluded ? queues.queue
@@ -43,14 +43,16 @@ class LimitScan(Limits):
                 AND queues.queue || '' = queues.queue AND types.type_name || '' = types.type_name
             ),
             reached AS (
-                SELECT head.*, ranges.slot_limit, ranges.start FROM ranges CROSS JOIN LATERAL (
+                SELECT head.*, ranges.slot_limit, ranges.microseconds, ranges.burst, ranges.start
+                FROM ranges CROSS JOIN LATERAL (
                     ({self._head(f"{of_range} AND n.limit_key > ranges.start")})
                     UNION ALL
                     ({self._head(f"{of_range} AND n.limit_key <= ranges.start")})
                     LIMIT 1
                 ) AS head
                 UNION ALL
-                SELECT following.*, reached.slot_limit, reached.start FROM reached CROSS JOIN LATERAL (
+                SELECT following.*, reached.slot_limit, reached.microseconds, reached.burst, reached.start
+                FROM reached CROSS JOIN LATERAL (
                     ({self._head(next_group)})
                     UNION ALL
                     ({self._head(next_round)})
@@ -68,8 +70,8 @@ class LimitScan(Limits):
     def _head(self, condition: str) -> str:
         """SQL of the first pending job that meets a condition."""
         return (
-            "SELECT n.queue, n.type_name, n.limit_key, n.priority * -1 AS rank, n.run_at, n.concurrency_key "
-            f"FROM {self.tables.job} AS n WHERE {self._pending} AND {condition} "
+            "SELECT n.queue, n.type_name, n.limit_key, n.priority * -1 AS rank, n.run_at, n.concurrency_key, "
+            f"n.rate_key FROM {self.tables.job} AS n WHERE {self._pending} AND {condition} "
             f"ORDER BY {_GROUP}, n.run_at, n.id LIMIT 1"
         )
 
@@ -77,27 +79,31 @@ class LimitScan(Limits):
     def _is_free(self) -> str:
         # Sub-selects, not joins: a join could read the whole scan before it returns the first row.
         count = "COALESCE(((SELECT by_key FROM counts) ->> concurrency_key)::bigint, 0)"
-        return f"(slot_limit IS NULL OR (concurrency_key IS NOT NULL AND {count} < slot_limit))"
+        return f"(slot_limit IS NULL OR {count} < slot_limit)"
 
     @property
     def _lock(self) -> str:
-        return f"slot_limit IS NULL OR {self.db.try_lock('concurrency_key')}"
+        of_starts = "'rate ' || rate_key"
+        return f"""
+            (slot_limit IS NULL OR {self.db.try_lock("concurrency_key")})
+            AND (burst IS NULL OR {self.db.try_lock(of_starts)})
+        """
 
     @property
     def _picked(self) -> str:
         # Row comparisons, and the key in the order: otherwise PostgreSQL may read the backlog of all keys in the index
         # of claimable jobs, which does not contain the keys.
         group = "n.limit_key, n.priority * -1, n.run_at"
-        first = "wanted.limit_key, wanted.rank, wanted.run_at"
-        last = f"wanted.limit_key, wanted.rank, {self.db.now}"
+        first = "free.limit_key, free.rank, free.run_at"
+        last = f"free.limit_key, free.rank, {self.db.now}"
         return f"""
             picked AS MATERIALIZED (
-                SELECT wanted.position, wanted.type_name, wanted.limit_key, wanted.rank, wanted.concurrency_key,
-                    wanted.slot_limit, free.id, free.run_at
-                FROM wanted CROSS JOIN LATERAL (
+                SELECT free.position, free.type_name, free.limit_key, free.rank, free.concurrency_key, free.rate_key,
+                    free.places, free.starts, due.id, due.run_at
+                FROM free CROSS JOIN LATERAL (
                     SELECT n.id, n.run_at FROM {self.tables.job} AS n
-                    WHERE {self._pending} AND {_OF_RANGE.format("wanted")}
+                    WHERE {self._pending} AND {_OF_RANGE.format("free")}
                     AND ({group}) >= ({first}) AND ({group}) <= ({last})
-                    ORDER BY {group}, n.id LIMIT LEAST(%s, wanted.slot_limit) FOR NO KEY UPDATE SKIP LOCKED
-                ) AS free
+                    ORDER BY {group}, n.id LIMIT LEAST(%s, free.places, free.starts) FOR NO KEY UPDATE SKIP LOCKED
+                ) AS due
             )"""

@@ -40,7 +40,7 @@ READERS = {
 #: Methods about workers, queues, keys, counts and records.
 NOT_OF_JOBS = {
     "deferred.apply_records", "deferred.defer_records", "keys.forget",
-    "queues.limit", "queues.override", "queues.pause", "queues.reset", "queues.resume",
+    "queues.limit", "queues.override", "queues.pause", "queues.reset", "queues.resume", "rates.forget",
     "stats.add_counts", "stats.prune_counts", "workers.beat", "workers.leave", "workers.prune",
 }  # fmt: skip
 #: Methods about attempts that do not write to their jobs.
