@@ -67,7 +67,7 @@ class Step:
     @property
     def progress(self) -> JobProgress | None:
         """The progress of the current attempt, but not of an earlier one."""
-        progress: JobProgress | None = getattr(self.job, "progress", None)
+        progress = self.job.progress
         return progress if progress and progress.lease_number == self.job.lease_number else None
 
 
@@ -129,7 +129,7 @@ def _add_steps(trees: Collection[ChainTree], limit: int, using: str, job_id: UUI
         first, last = (limit + 1) // 2, tree.step_count - limit // 2
         wanted |= Q(chain_id=tree.chain.id) & (Q(chain_index__lt=first) | Q(chain_index__gte=last))
     steps: dict[UUID, Step] = {}
-    jobs = Job.objects.using(using).filter(wanted).select_related("progress").order_by("chain_index")
+    jobs = Job.objects.using(using).filter(wanted).select_related("reported_progress").order_by("chain_index")
     for job in jobs if by_chain else ():
         steps[job.id] = Step(job)
         by_chain[job.chain_id].steps.append(steps[job.id])

@@ -483,7 +483,7 @@ class Migration(migrations.Migration):
                         db_index=False,
                         on_delete=django.db.models.deletion.CASCADE,
                         primary_key=True,
-                        related_name="progress",
+                        related_name="reported_progress",
                         serialize=False,
                         to="django_jobchains.job",
                         verbose_name="job",

@@ -4,7 +4,6 @@ from django_jobchains.models.attempts import (
     PROGRESS_TEXT_LENGTH,
     DeferredWrite,
     FailedAttempt,
-    JobProgress,
     LogLine,
 )
 from django_jobchains.models.jobs import (
@@ -16,12 +15,19 @@ from django_jobchains.models.jobs import (
     ChainQuerySet,
     Job,
     JobBlocker,
+    JobProgress,
     JobQuerySet,
-    KeyLock,
-    RateState,
 )
 from django_jobchains.models.schedules import Schedule, ScheduleQuerySet
-from django_jobchains.models.workers import AttemptCount, LimitOverride, QueueState, TaskName, WorkerPresence
+from django_jobchains.models.workers import (
+    AttemptCount,
+    KeyLock,
+    LimitOverride,
+    QueueState,
+    RateState,
+    TaskName,
+    WorkerPresence,
+)
 
 __all__ = (
     "LAST",

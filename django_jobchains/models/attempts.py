@@ -1,4 +1,4 @@
-"""What attempts leave: failures, log lines, progress and deferred writes."""
+"""What attempts leave: failures, log lines and deferred writes. Their progress is in ``jobs``."""
 
 from logging import CRITICAL, DEBUG, ERROR, INFO, WARNING
 
@@ -92,35 +92,6 @@ class LogLine(models.Model):
 
     def __str__(self) -> str:
         return str(self.text)
-
-
-class JobProgress(models.Model):
-    """The last call of ``job.set_progress``.
-
-    The row stays when another attempt begins. It is outdated if its ``lease_number`` differs from the job's.
-    """
-
-    job = models.OneToOneField(
-        Job, models.CASCADE, primary_key=True, related_name="progress", db_index=False, verbose_name=_("job")
-    )
-    #: The lease number of the attempt that wrote it.
-    lease_number = models.PositiveIntegerField()
-    attempt = models.PositiveIntegerField(_("attempt"))
-    #: From 0 to 1.
-    fraction = models.FloatField(_("fraction"))
-    text = PayloadTextField(_("text"))
-    logged_at = models.DateTimeField(_("logged at"))
-
-    objects = JobTablesQuerySet.as_manager()
-
-    class Meta:
-        base_manager_name = "objects"
-        verbose_name = _("progress")
-        verbose_name_plural = _("progress")
-        default_permissions = ()
-
-    def __str__(self) -> str:
-        return f"{self.fraction:.0%} {self.text}".rstrip()
 
 
 class DeferredWrite(models.Model):

@@ -1,12 +1,12 @@
-"""Jobs, chains, which are a view of the jobs, and the chains that jobs wait for."""
+"""Jobs with their progress, chains, which are a view of the jobs, and the chains that jobs wait for."""
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, NamedTuple, NoReturn, Self, TypeVar
 from uuid import UUID
 
 from django.db import models
-from django.db.models import Case, F, OuterRef, Q, Value, When
+from django.db.models import Case, Count, F, OuterRef, Q, Value, When
 from django.db.models.base import ModelState
 from django.db.models.functions import Now
 from django.db.models.lookups import IsNull
@@ -267,6 +267,15 @@ class Job(ChainPart, models.Model):
         return Chain.blockers_of([self.id], self._state.db or get_settings().DATABASE).get(self.id, [])
 
     @property
+    def progress(self) -> "JobProgress | None":
+        """What ``job.set_progress`` last reported, or None before the first report.
+
+        ``select_related("reported_progress")`` avoids a query for each job.
+        """
+        progress: JobProgress | None = getattr(self, "reported_progress", None)
+        return progress
+
+    @property
     def may_expire(self) -> bool:
         """Whether it expires at ``expires_at`` if it does not start before."""
         is_waiting = self.status in (Status.BLOCKED, Status.PENDING) and not self.attempt
@@ -318,6 +327,35 @@ class JobBlocker(models.Model):
         return f"job {self.job_id} waits for chain {self.blocker_id}"
 
 
+class JobProgress(models.Model):
+    """The last call of ``job.set_progress``.
+
+    The row stays when another attempt begins. It is outdated if its ``lease_number`` differs from the job's.
+    """
+
+    job = models.OneToOneField(
+        Job, models.CASCADE, primary_key=True, related_name="reported_progress", db_index=False, verbose_name=_("job")
+    )
+    #: The lease number of the attempt that wrote it.
+    lease_number = models.PositiveIntegerField()
+    attempt = models.PositiveIntegerField(_("attempt"))
+    #: From 0 to 1.
+    fraction = models.FloatField(_("fraction"))
+    text = PayloadTextField(_("text"))
+    logged_at = models.DateTimeField(_("logged at"))
+
+    objects = JobTablesQuerySet.as_manager()
+
+    class Meta:
+        base_manager_name = "objects"
+        verbose_name = _("progress")
+        verbose_name_plural = _("progress")
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return f"{self.fraction:.0%} {self.text}".rstrip()
+
+
 class ChainQuerySet(ChainPartQuerySet["Chain"]):
     page_orders: Orders = (("-id",), ("id",))
 
@@ -356,6 +394,13 @@ class ChainQuerySet(ChainPartQuerySet["Chain"]):
         raise TypeError("Chains cannot be deleted directly. Use django_jobchains.chains.delete(ids).")
 
     update.alters_data = delete.alters_data = True  # type: ignore[attr-defined]
+
+
+class BlockersProgress(NamedTuple):
+    """Of the chains that a job waits or waited for: how many have ended so that it may run, and how many there are."""
+
+    ended: int
+    total: int
 
 
 class OutputField(PayloadField):
@@ -508,6 +553,19 @@ class Chain(ChainPart[OutputT_co], models.Model):
         """The jobs in the order of their steps."""
         return Job.objects.using(self.using).of_chain(self)
 
+    @property
+    def progress(self) -> "JobProgress | None":
+        """The progress of the current job, or None before its first report."""
+        progress: JobProgress | None = self.current_job.progress
+        return progress
+
+    @property
+    def blockers_progress(self) -> BlockersProgress:
+        """How many of the chains that the current job waits for have ended, by one query."""
+        links = JobBlocker.objects.using(self.using).filter(job_id=self.current_job_id)
+        counts = links.aggregate(total=Count("position"), ended=Count("position", filter=Q(is_open=False)))
+        return BlockersProgress(counts["ended"], counts["total"])
+
     def refresh(self) -> Self:
         """Read the chain again. Raises ``ChainNotFound`` if it has been deleted."""
         self.refresh_from_db()
@@ -542,53 +600,6 @@ class Chain(ChainPart[OutputT_co], models.Model):
             super().refresh_from_db(using=using, fields=names, from_queryset=from_queryset)
         except Chain.DoesNotExist as error:
             raise ChainNotFound(self.id) from error
-
-
-class KeyLock(models.Model):
-    """A lock for a deduplication key on PostgreSQL. A row has no other meaning, and may be deleted unless it is locked.
-
-    A transaction that enqueues with a key inserts or locks its row. SQLite has one writer at a time, and no rows here.
-    See docs/decisions/0027-key-rows.md.
-    """
-
-    #: ``store.keys.lock_id`` of the chain type and the key.
-    id = models.BigIntegerField(primary_key=True)
-    #: When a chain was last created for the key. A transaction with an older snapshot fails when it locks the row.
-    used_at = models.DateTimeField()
-
-    objects = JobTablesQuerySet.as_manager()
-
-    class Meta:
-        base_manager_name = "objects"
-        default_permissions = ()
-        indexes = (models.Index(fields=["used_at"], name="jobchains_key_used"),)
-
-    def __str__(self) -> str:
-        return str(self.id)
-
-
-class RateState(models.Model):
-    """When jobs with a rate key may start again. Without a row, as many may start at once as the rate allows.
-
-    Times are microseconds since 1970 by the database's clock. See docs/decisions/0102-rates.md.
-    """
-
-    key = models.TextField(primary_key=True)
-    #: When the key will have had a pause long enough for a full burst, unless more jobs start: each start adds the
-    #: interval of the rate.
-    full_at = models.BigIntegerField()
-    #: When jobs last started, and the interval of the rate then.
-    started_at = models.BigIntegerField()
-    interval_microseconds = models.BigIntegerField()
-
-    objects = JobTablesQuerySet.as_manager()
-
-    class Meta:
-        base_manager_name = "objects"
-        default_permissions = ()
-
-    def __str__(self) -> str:
-        return self.key
 
 
 class ShownStatus(models.TextChoices):

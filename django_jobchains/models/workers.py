@@ -1,4 +1,4 @@
-"""Running workers, the attempts they have counted, the tasks they serve, and the state of queues and limits."""
+"""Running workers, the attempts they have counted, the tasks they serve, and the state of queues, limits and keys."""
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
@@ -147,3 +147,50 @@ class TaskName(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class KeyLock(models.Model):
+    """A lock for a deduplication key on PostgreSQL. A row has no other meaning, and may be deleted unless it is locked.
+
+    A transaction that enqueues with a key inserts or locks its row. SQLite has one writer at a time, and no rows here.
+    See docs/decisions/0027-key-rows.md.
+    """
+
+    #: ``store.keys.lock_id`` of the chain type and the key.
+    id = models.BigIntegerField(primary_key=True)
+    #: When a chain was last created for the key. A transaction with an older snapshot fails when it locks the row.
+    used_at = models.DateTimeField()
+
+    objects = JobTablesQuerySet.as_manager()
+
+    class Meta:
+        base_manager_name = "objects"
+        default_permissions = ()
+        indexes = (models.Index(fields=["used_at"], name="jobchains_key_used"),)
+
+    def __str__(self) -> str:
+        return str(self.id)
+
+
+class RateState(models.Model):
+    """When jobs with a rate key may start again. Without a row, as many may start at once as the rate allows.
+
+    Times are microseconds since 1970 by the database's clock. See docs/decisions/0102-rates.md.
+    """
+
+    key = models.TextField(primary_key=True)
+    #: When the key will have had a pause long enough for a full burst, unless more jobs start: each start adds the
+    #: interval of the rate.
+    full_at = models.BigIntegerField()
+    #: When jobs last started, and the interval of the rate then.
+    started_at = models.BigIntegerField()
+    interval_microseconds = models.BigIntegerField()
+
+    objects = JobTablesQuerySet.as_manager()
+
+    class Meta:
+        base_manager_name = "objects"
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return self.key

@@ -1,4 +1,4 @@
-"""Counts the stock, slowly: a job that can be cancelled between two products."""
+"""Counts the stock, slowly: a job that reports its progress and can be cancelled between two products."""
 
 from dataclasses import dataclass
 
@@ -25,4 +25,5 @@ def count_stock(job: RunningJob[Shelf]) -> dict[str, int]:
         job.signal.wait(SECONDS_PER_PRODUCT)
         job.signal.raise_if_aborted()
         counted[product.slug] = product.stock
+    job.set_progress(1, f"counted: {len(counted)}")
     return counted

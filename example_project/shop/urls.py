@@ -1,6 +1,6 @@
 from django.urls import path
 
-from shop import approvals, deliveries, label_pages, tour, views
+from shop import approvals, deliveries, label_pages, stocktaking_pages, tour, views
 
 app_name = "shop"
 urlpatterns = [
@@ -15,6 +15,11 @@ urlpatterns = [
     path("labels/", label_pages.label_list, name="labels"),
     path("labels/render/", label_pages.render_one, name="render_label"),
     path("labels/<uuid:job_id>.svg", label_pages.picture, name="label_picture"),
+    path("stocktaking/", stocktaking_pages.start_page, name="stocktakings"),
+    path("stocktaking/start/", stocktaking_pages.start, name="start_stocktaking"),
+    path("stocktaking/<uuid:chain_id>/", stocktaking_pages.page, name="stocktaking"),
+    path("stocktaking/<uuid:chain_id>/state/", stocktaking_pages.state, name="stocktaking_state"),
+    path("stocktaking/<uuid:chain_id>/cancel/", stocktaking_pages.cancel, name="cancel_stocktaking"),
     path("outbox/", views.outbox, name="outbox"),
     path("tour/", tour.tour, name="tour"),
     path("tour/report/", tour.report_now, name="report_now"),

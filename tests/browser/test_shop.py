@@ -31,6 +31,21 @@ def test_labels_are_rendered_although_the_renderer_leaks_crashes_and_hangs(shop,
         expect(label).to_contain_text(failure or "Attempts: 1")
 
 
+@pytest.mark.flow
+@pytest.mark.usefixtures("worker")
+def test_a_progress_bar_follows_a_job_and_a_button_cancels_it(shop, visit):
+    page = visit(shop)
+    page.goto("/stocktaking/")
+    page.get_by_role("button", name="Count all products").click()
+    panel = page.locator("#stocktaking")
+    expect(panel).to_contain_text("counting ", timeout=WORK_SECONDS * 1000)
+    expect(panel.get_by_role("progressbar")).not_to_have_js_property("value", 0, timeout=WORK_SECONDS * 1000)
+    expect(panel.locator(".badge")).to_have_text("running")
+    panel.get_by_role("button", name="Cancel").click()
+    expect(panel.locator(".badge")).to_have_text("cancelled", timeout=WORK_SECONDS * 1000)
+    expect(panel.get_by_role("button", name="Cancel")).to_be_hidden()
+
+
 def test_people_log_in_to_the_admin_and_find_the_jobs(shop, visit):
     page = visit(shop)
     page.goto("/admin/")

@@ -5,7 +5,7 @@ from uuid import uuid4
 import pytest
 
 from django_jobchains import chains
-from django_jobchains.models import Chain, Job
+from django_jobchains.models import Chain, Job, JobProgress
 from tests.support.attempts import committed, on_own_connection
 from tests.support.chain_shapes import completed, completed_in_three_steps, continued, pack, pending, statements
 
@@ -117,3 +117,26 @@ def test_a_chain_stays_in_its_database(second_alias):
     assert chains.get(chain.id, using=second_alias).refresh() == chain
     with pytest.raises(chains.ChainNotFound):
         chains.get(chain.id)
+
+
+def test_the_progress_is_none_until_it_is_reported():
+    chain = completed_in_three_steps()
+    first, *_, last = chain.jobs
+    assert (first.progress, last.progress, chain.progress) == (None, None, None)
+    for job, fraction in ((first, 0.2), (last, 0.4)):
+        JobProgress.objects.create(job=job, lease_number=1, attempt=1, fraction=fraction, logged_at=job.created_at)
+    first, *_, last = chain.refresh().jobs
+    assert (first.progress.fraction, last.progress.fraction, chain.progress.fraction) == (0.2, 0.4, 0.4)
+    found = list(Job.objects.select_related("reported_progress"))
+    assert statements(lambda: [job.progress for job in found]) == []
+
+
+def test_one_statement_counts_the_blockers_that_have_ended():
+    parts = [pending() for _ in range(3)]
+    chain = chains.get(pack.enqueue({}, blockers=parts))
+    assert chain.blockers_progress == (0, 3)
+    chains.complete(parts[1])
+    assert len(statements(lambda: chain.blockers_progress)) == 1
+    assert chain.blockers_progress == (1, 3)
+    assert (chain.blockers_progress.ended, chain.blockers_progress.total) == (1, 3)
+    assert chains.get(parts[0]).blockers_progress == (0, 0)

@@ -66,6 +66,8 @@ class Presenter:
             "bar": scale.bar(step) if scale else (),
             "blockers": [self.link(tree.chain) for tree in step.blockers],
             "blocker_summary": _blocker_summary(step),
+            "waits_for": step.blocker_count if job.status == Status.BLOCKED else 0,
+            "ended_blockers": step.blocker_count - step.open_count,
             "more_blockers": gettext("and %(count)s more") % {"count": number(omitted)} if omitted > 0 else "",
         }
 
@@ -187,8 +189,8 @@ def _blocker_summary(step: Step) -> str:
     if not step.blocker_count:
         return ""
     if step.job.status == Status.BLOCKED:
-        values = {"open": number(step.open_count), "total": number(step.blocker_count)}
-        return gettext("Waiting for %(open)s of %(total)s blockers") % values
+        values = {"ended": number(step.blocker_count - step.open_count), "total": number(step.blocker_count)}
+        return gettext("Waiting for blockers: %(ended)s of %(total)s have ended") % values
     text = ngettext("Waited for %(count)s blocker", "Waited for %(count)s blockers", step.blocker_count)
     return _counted(text, step.blocker_count)
 

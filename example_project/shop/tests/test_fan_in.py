@@ -31,8 +31,9 @@ class FanInTests(TestCase):
         testing.assert_enqueued(import_part, Part(self.price_list.pk, 50, 61))
         testing.assert_enqueued(import_part, count=3)
         assert chain.refresh().status == "blocked"
+        assert (chain.blockers_progress, chain.progress) == ((0, 3), None)
         testing.run_due_jobs(limit=2, raise_errors=True)
-        assert chain.refresh().status == "blocked"
+        assert (chain.refresh().status, chain.blockers_progress) == ("blocked", (2, 3))
         testing.run_due_jobs(raise_errors=True)
         assert (chain.refresh().status, self.summary()) == ("completed", (2, []))
         assert chain.output == Summary(changed=2, problems=[])
@@ -57,6 +58,8 @@ class FanInTests(TestCase):
         with self.assertLogs("django_jobchains", "ERROR"):
             testing.run_due_jobs()
         good, bad = Job.objects.of_type("shop.import_part").order_by("chain_id")
+        assert good.progress is not None
+        assert bad.progress is not None
         assert (good.progress.fraction, good.progress.text) == (1, "line 25")
         assert [(line.text, line.fields) for line in good.log_lines.all()] == [
             ("Prices are set.", {"lines": 25, "changed": 1})

@@ -13,6 +13,7 @@ from django_jobchains import chains, testing
 
 GUIDES: Path = settings.BASE_DIR.parent / "docs" / "guides"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+PAGE_BLOCK = re.compile(r"^```(?:html|javascript)\n\S+ (shop/\S+)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 CODE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#:]*)(?:#([^)]*))?\)")
@@ -36,6 +37,15 @@ class GuideTests(SimpleTestCase):
                     assert_is_in(code, (settings.BASE_DIR / path[2:]).read_text(encoding="utf-8"))
                     found += 1
         assert found >= 15
+
+    def test_templates_and_scripts_are_in_the_file_that_they_name(self) -> None:
+        found = 0
+        for page, text in pages():
+            for path, code in PAGE_BLOCK.findall(text):
+                with self.subTest(page=page.name, path=path):
+                    assert code in (settings.BASE_DIR / path).read_text(encoding="utf-8")
+                    found += 1
+        assert found >= 2
 
     def test_links_point_to_existing_files_and_headings(self) -> None:
         for page, text in pages():

@@ -236,7 +236,7 @@ def test_blockers_and_dependents_are_shown_in_a_graph_and_in_lists(open_page):
     assert page.count("<svg viewBox") == 1
     for jobs, links in ((stock, 2), (money, 2), (later, 2), (coins, 1)):
         assert page.count(f'href="{url("change", jobs[0])}"') == links
-    assert "Waiting for 2 of 2 blockers" in page
+    assert "Waiting for blockers: 0 of 2 have ended" in page
     assert f'href="{url("change", later[-1], "job")}"' in page
 
 
@@ -245,7 +245,7 @@ def test_all_blockers_are_paginated_in_order(open_page):
     rows.link(job, blockers)
     page = open_page(job)
     assert "and 65 more" in page
-    assert "Waiting for 70 of 70 blockers" in page
+    assert "Waiting for blockers: 0 of 70 have ended" in page
     found = [
         id_
         for page in walk(open_page, job, "job", "blockers")

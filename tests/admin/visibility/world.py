@@ -120,7 +120,7 @@ def make_world():
     Job.objects.filter(pk=inside.pk).update(**visible)
     FailedAttempt.objects.filter(job=inside).delete()
     LogLine.objects.filter(job=inside).delete()
-    inside.progress.delete()
+    inside.reported_progress.delete()
     hidden = Job.objects.filter(type_name__startswith="rival.")
     ids = {str(id_) for id_ in hidden.values_list("pk", flat=True)} | {str(outer.pk)}
     return World(plain, stepped, ends_hidden, Job.objects.get(pk=inside.pk), outer, stepped[1], ids)
