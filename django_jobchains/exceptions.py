@@ -55,12 +55,12 @@ RescheduleJob, FailJob           raised *by* handlers, to end an attempt
 
 import signal
 from collections.abc import Collection, Iterable
-from datetime import datetime, timedelta
+from datetime import datetime
 from difflib import get_close_matches
 from typing import Any
 from uuid import UUID
 
-from django_jobchains.values import did_you_mean, seconds_text
+from django_jobchains.values import DurationLike, did_you_mean, seconds_text
 
 
 class JobchainsError(Exception):
@@ -397,9 +397,7 @@ class RescheduleJob(Exception):
     It is not a failure: it does not count towards ``max_attempts``, and is not stored as a failed attempt.
     """
 
-    def __init__(
-        self, *, delay: timedelta | float | None = None, run_at: datetime | None = None, reason: str = ""
-    ) -> None:
+    def __init__(self, *, delay: DurationLike | None = None, run_at: datetime | None = None, reason: str = "") -> None:
         if (delay is None) == (run_at is None):
             raise TypeError("RescheduleJob takes delay= or run_at=. Pass one of them.")
         if not isinstance(reason, str):

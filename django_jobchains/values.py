@@ -6,6 +6,7 @@ translate the exception.
 """
 
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
@@ -15,6 +16,13 @@ from typing import Any, Generic, TypeVar
 
 #: A thousand years: databases and calendars have no dates beyond it.
 MAX_SECONDS = 1000 * 365 * 86400.0
+
+#: A length of time as arguments take it: seconds, a timedelta, or a text with units, such as "5m" or "1h30m".
+DurationLike = timedelta | float | str
+
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d|w)")
+_TEXT = re.compile(rf"\s*(?:{_PART.pattern}\s*)+", re.ASCII)
 
 ValueT = TypeVar("ValueT")
 OtherT = TypeVar("OtherT")
@@ -83,7 +91,7 @@ class Or(Value[ValueT | OtherT]):
 
 @dataclass(frozen=True)
 class Duration(Value[float]):
-    """A timedelta or seconds, returned as seconds: more than 0, or at least ``least``, and at most ``most``."""
+    """A ``DurationLike``, returned as seconds: more than 0, or at least ``least``, and at most ``most``."""
 
     least: float | None = None
     most: float = MAX_SECONDS
@@ -92,7 +100,7 @@ class Duration(Value[float]):
     def expected(self) -> str:
         limit = " below a thousand years" if self.most == MAX_SECONDS else ""
         bound = "more than 0 " if self.least is None else "" if self.least < 0 else f"{self.least:g} or more "
-        return f"a length of time{limit}: pass {bound}seconds, or a timedelta, as in timedelta(minutes=5)"
+        return f"a length of time{limit}: pass {bound}seconds, a timedelta, or a text such as '5m'"
 
     def check(self, argument: str, given: Any) -> float:
         seconds = _seconds_of(given)
@@ -115,11 +123,20 @@ def seconds_text(seconds: float) -> str:
     return f"{text} second" if text == "1" else f"{text} seconds"
 
 
+def parse_duration(text: str) -> float | None:
+    """Return the seconds of a text such as "30d", "12h" or "1h30m", or None. A number needs a unit."""
+    if not _TEXT.fullmatch(text):
+        return None
+    return sum(float(count) * _UNITS[unit] for count, unit in _PART.findall(text))
+
+
 def _seconds_of(given: Any) -> float | None:
-    """Return the seconds of a timedelta or a number, or None for anything else."""
+    """Return the seconds of a ``DurationLike``, or None for anything else."""
     if isinstance(given, timedelta):
         return given.total_seconds()
-    if isinstance(given, str | bytes | bool):  # float() accepts these too.
+    if isinstance(given, str):
+        return parse_duration(given)
+    if isinstance(given, bytes | bool):  # float() accepts these too.
         return None
     if isinstance(given, float):
         return given

@@ -8,7 +8,7 @@ chain.
 """
 
 from collections.abc import Callable, Collection, Iterable
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, TypeVar, Unpack, overload
 from uuid import UUID
 
@@ -62,7 +62,7 @@ from django_jobchains.telemetry.events import (
     JobRetried,
     JobTriggered,
 )
-from django_jobchains.values import FLAG
+from django_jobchains.values import FLAG, DurationLike
 
 __all__ = (
     "AsyncCurrentJob",
@@ -239,7 +239,7 @@ def run_now(ids: ChainRefs, *, using: str | None = None) -> None:
 
 
 def reschedule(
-    ids: ChainRefs, run_at: datetime | None = None, *, delay: timedelta | float | None = None, using: str | None = None
+    ids: ChainRefs, run_at: datetime | None = None, *, delay: DurationLike | None = None, using: str | None = None
 ) -> None:
     """Move pending jobs to another time: all of them, or none after an error.
 

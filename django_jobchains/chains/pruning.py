@@ -37,7 +37,7 @@ OnBatch = Callable[[int, float], object]
 
 
 def prune(
-    older_than: timedelta | None = None,
+    older_than: timedelta | str | None = None,
     statuses: Iterable[str] | None = None,
     types: "Iterable[str | JobType[Any, Any]] | None" = None,
     *,
@@ -61,8 +61,8 @@ def prune(
         names = tuple(dict.fromkeys(map(name_of, [types] if isinstance(types, str | JobType) else types)))
     final = None if statuses is None else _final(statuses)
     size = Count(1, MAX_BATCH_SIZE).check("batch", batch)
-    if not isinstance(older_than, timedelta | None):  # A number could be seconds or days.
-        raise TypeError(f"older_than is a timedelta, not {type(older_than).__name__}.")
+    if not isinstance(older_than, timedelta | str | None):  # A number could be seconds or days.
+        raise TypeError(f"older_than is a timedelta or a text such as '30d', not {type(older_than).__name__}.")
     seconds = Duration(least=0, most=math.inf).check_or("older_than", older_than, None)
     store = get_store(using)
     now = store.stats.time_ago(0)

@@ -256,7 +256,7 @@ class PruneCommand(Subcommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
             "--older-than",
-            type=converters.duration,
+            type=converters.age,
             metavar="DURATION",
             help="only chains that ended at least this long ago, such as 30d, whatever the retention of their types",
         )

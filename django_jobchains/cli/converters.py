@@ -1,8 +1,6 @@
 """Converts command line arguments to values, or raises errors that explain what to write."""
 
 import json
-import math
-import re
 import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Sequence
@@ -21,9 +19,6 @@ from django_jobchains.statuses import FINAL
 from django_jobchains.store.deduplication import Deduplicate
 
 Value = TypeVar("Value")
-
-_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d|w)")
 
 
 def id_of(text: str) -> UUID:
@@ -60,14 +55,30 @@ def _on_input(convert: Callable[[str], Value]) -> Value:
         raise CommandError(f"On standard input: {error}.", returncode=2) from error
 
 
-def duration(text: str) -> timedelta:
-    """Parse a duration such as ``30d``, ``12h`` or ``1h30m``. A number without a unit is an error."""
-    if not text.strip() or _PART.sub("", text).strip():
-        raise ArgumentTypeError(f"{text!r} is not a duration: write for example 90s, 5m, 12h, 30d or 2w")
+def duration(text: str) -> float:
+    """Parse a number of seconds, or a duration such as ``30d``, ``12h`` or ``1h30m``."""
     try:
-        return timedelta(seconds=sum(float(count) * _SECONDS[unit] for count, unit in _PART.findall(text)))
+        seconds = float(text)
+    except ValueError:
+        return age(text).total_seconds()
+    if not 0 <= seconds <= values.MAX_SECONDS:
+        raise _no_duration(text)
+    return seconds
+
+
+def age(text: str) -> timedelta:
+    """Parse a duration. A number without a unit is an error, because it could be seconds or days."""
+    seconds = values.parse_duration(text)
+    if seconds is None:
+        raise _no_duration(text)
+    try:
+        return timedelta(seconds=seconds)
     except OverflowError:
         raise ArgumentTypeError(f"{text!r} is too long") from None
+
+
+def _no_duration(text: str) -> ArgumentTypeError:
+    return ArgumentTypeError(f"{text!r} is not a duration: write for example 90s, 5m, 12h, 30d or 2w")
 
 
 def time(text: str) -> datetime:
@@ -86,18 +97,7 @@ def time(text: str) -> datetime:
 
 def expiry(text: str) -> timedelta | datetime:
     """Parse a duration, or a time as ``time`` does."""
-    return duration(text) if _PART.match(text) else time(text)
-
-
-def seconds(text: str) -> float:
-    """Parse a number of seconds, or a duration."""
-    try:
-        value = float(text)
-    except ValueError:
-        return duration(text).total_seconds()
-    if not 0 <= value < math.inf:
-        raise ArgumentTypeError(f"{text!r} must be a number of seconds from 0, or a duration such as 5m")
-    return value
+    return time(text) if values.parse_duration(text) is None else age(text)
 
 
 def status(text: str) -> str:

@@ -69,7 +69,7 @@ class HealthCommand(Subcommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
             "--max-age",
-            type=converters.seconds,
+            type=converters.duration,
             metavar="DURATION",
             help="how long the oldest due job or record may wait, such as 5m",
         )
@@ -91,7 +91,7 @@ class HealthCommand(Subcommand):
         )
         parser.add_argument(
             "--timeout",
-            type=converters.seconds,
+            type=converters.duration,
             metavar="DURATION",
             default=10.0,
             help="to wait for the database (10 s)",

@@ -49,7 +49,7 @@ class TopCommand(Subcommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
-            "--interval", type=converters.seconds, default=1.0, metavar="DURATION", help="between two pictures (1 s)"
+            "--interval", type=converters.duration, default=1.0, metavar="DURATION", help="between two pictures (1 s)"
         )
         parser.add_argument("--once", action="store_true", help="show one snapshot")
         parser.add_argument("--plain", action="store_true", help="show a sequence of snapshots, without rich")

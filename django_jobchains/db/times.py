@@ -6,7 +6,7 @@ from typing import Any
 from django.db import connections
 from django.utils import timezone
 
-from django_jobchains.values import Duration
+from django_jobchains.values import Duration, DurationLike
 
 _DELAY = Duration(least=0)
 _EXPIRES = Duration()
@@ -47,7 +47,7 @@ def checked_time(time: datetime, name: str) -> datetime:
     return time
 
 
-def resolve_schedule(run_at: datetime | None, delay: timedelta | float | None) -> tuple[datetime | None, float | None]:
+def resolve_schedule(run_at: datetime | None, delay: DurationLike | None) -> tuple[datetime | None, float | None]:
     """Return ``(run_at, delay_seconds)``, with at most one of them set.
 
     Raise ``TypeError`` or ``ValueError`` if both are given, or if one is not valid.
@@ -64,7 +64,7 @@ def resolve_schedule(run_at: datetime | None, delay: timedelta | float | None) -
 
 
 def resolve_expiry(
-    expires: timedelta | datetime | None, run_at: datetime | None
+    expires: DurationLike | datetime | None, run_at: datetime | None
 ) -> tuple[datetime | None, float | None]:
     """Return ``(expires_at, expires_seconds)``, with at most one of them set. The seconds count from the due time.
 
@@ -75,13 +75,14 @@ def resolve_expiry(
         return None, None
     if isinstance(given, datetime):
         return checked_time(given, "expires"), None
-    if not isinstance(given, timedelta):
-        remedy = "timedelta(minutes=5), or a datetime with a time zone"
-        raise TypeError(f"expires={given!r:.100} is not a length of time or a time: pass {remedy}.")
-    seconds = _EXPIRES.check("expires", given)
+    try:
+        seconds = _EXPIRES.check("expires", given)
+    except TypeError:
+        remedy = "seconds, a timedelta, a text such as '5m', or a datetime with a time zone"
+        raise TypeError(f"expires={given!r:.100} is not a length of time or a time: pass {remedy}.") from None
     if run_at is not None:
         try:
-            checked_time(run_at + given, "expires")
+            checked_time(run_at + timedelta(seconds=seconds), "expires")
         except OverflowError as error:
             raise ValueError(f"expires={given!r} after run_at={run_at!r} is after the year 9999.") from error
     return None, seconds

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from inspect import signature
 from random import randrange
 from types import NoneType, UnionType
@@ -63,7 +63,7 @@ from django_jobchains.telemetry import observes
 from django_jobchains.telemetry.events import ChainCreated, JobCreated
 from django_jobchains.telemetry.tracing import start_sending
 from django_jobchains.text.errors import describe
-from django_jobchains.values import ATTEMPTS_LIMIT, FLAG, MAX_ATTEMPTS, PRIORITY, QUEUE, TYPE_NAME, Choice
+from django_jobchains.values import ATTEMPTS_LIMIT, FLAG, MAX_ATTEMPTS, PRIORITY, QUEUE, TYPE_NAME, Choice, DurationLike
 
 #: Faster than ``json.loads``, which looks for whitespace on both sides.
 _read = json.JSONDecoder().raw_decode
@@ -201,23 +201,23 @@ class JobType(HasTypes[InputT, OutputT_co]):
         input: Any = None,
         *,
         run_at: datetime | None = None,
-        delay: timedelta | float | None = None,
+        delay: DurationLike | None = None,
         blockers: Sequence[ChainRef] = (),
         deduplicate: Deduplicate | None = None,
         priority: int | None = None,
         queue: str | None = None,
         max_attempts: float | None = None,
         id: UUID | str | None = None,
-        expires: timedelta | datetime | None = None,
+        expires: DurationLike | datetime | None = None,
     ) -> Item[OutputT_co]:
         """Describe a chain without creating it, for ``chains.enqueue_many``.
 
-        ``run_at`` is an aware datetime; ``delay`` is a timedelta or seconds, added to the database's time. The job
+        ``run_at`` is an aware datetime; ``delay`` is a duration, added to the database's time. The job
         waits until all chains in ``blockers`` are completed. With ``deduplicate``, enqueueing may return an existing
         chain (``chain.deduplicated``). Jobs with a higher ``priority`` run first. ``priority`` and ``queue`` default to
         the processor's, and ``max_attempts`` to its policy; with ``math.inf`` the job is never given up. ``id`` is the
         id of the new chain and its first job. A job that has not started when it ``expires`` is cancelled: at an aware
-        datetime, or a timedelta after it is due.
+        datetime, or a duration after it is due. A duration is a number of seconds, a timedelta, or a text such as "5m".
         """
         if not self.entry:
             raise NotAnEntryType(self.name)
@@ -247,12 +247,12 @@ class JobType(HasTypes[InputT, OutputT_co]):
         input: Any,
         *,
         run_at: datetime | None = None,
-        delay: timedelta | float | None = None,
+        delay: DurationLike | None = None,
         blockers: Sequence[ChainRef] = (),
         priority: int | None = None,
         queue: str | None = None,
         id: UUID | str | None = None,
-        expires: timedelta | datetime | None = None,
+        expires: DurationLike | datetime | None = None,
     ) -> NewJobT:
         """Return the row of a chain's first job, of the class ``kind``, with its input checked and encoded."""
         id_ = new_id() if id is None else checked_id(id, "id", "a uuid.UUID or its string")

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from datetime import timedelta
 from decimal import Decimal
 from hashlib import blake2b
 from math import ceil
@@ -20,7 +19,7 @@ from django_jobchains.store.limits import LimitedTypes
 from django_jobchains.store.queues import Override
 from django_jobchains.store.rates import StartRate
 from django_jobchains.text.errors import describe
-from django_jobchains.values import MAX_SECONDS, TYPE_NAME, Count, Duration, check_fields
+from django_jobchains.values import MAX_SECONDS, TYPE_NAME, Count, Duration, DurationLike, check_fields
 
 #: The largest value of the database's integers.
 MAX_LIMIT = 2**31 - 1
@@ -59,7 +58,7 @@ class Rate:
     """
 
     limit: Annotated[int, Count(1, MAX_LIMIT)]
-    per: Annotated[timedelta | float, Duration()]
+    per: Annotated[DurationLike, Duration()]
     burst: Annotated[int, Count(1, MAX_LIMIT)] = 1
     key: LimitKey | None = None
     group: str | None = None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from datetime import timedelta
 from functools import lru_cache
 from inspect import signature
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from asgiref.sync import iscoroutinefunction
 from django.core.exceptions import ImproperlyConfigured
@@ -18,9 +18,9 @@ from django_jobchains.isolation import Isolation, to_isolation
 from django_jobchains.values import (
     LONG_DURATION,
     MAX_ATTEMPTS,
-    MAX_SECONDS,
     TIMEOUT,
     Duration,
+    DurationLike,
     Number,
     Or,
     check_fields,
@@ -39,6 +39,16 @@ class Backoff:
     maximum_seconds: Annotated[float, Duration(least=0)] = 3600
     jitter: Annotated[float, Number(0, 1)] = 0.1
 
+    if TYPE_CHECKING:  # The durations are converted to seconds.
+
+        def __init__(
+            self,
+            initial_seconds: DurationLike = 10,
+            multiplier: float = 2,
+            maximum_seconds: DurationLike = 3600,
+            jitter: float = 0.1,
+        ) -> None: ...
+
     def __post_init__(self) -> None:
         check_fields(self)
 
@@ -51,15 +61,15 @@ class Backoff:
         return wait * (1 - self.jitter * (random.random() if share is None else share))  # noqa: S311 - no secret
 
 
-#: Returns the seconds until the next try, from the number of failures and the error. After a crash, it gets the number
+#: Returns the time until the next try, from the number of failures and the error. After a crash, it gets the number
 #: of crashes and None.
-BackoffFunction = Callable[[int, BaseException | None], float]
+BackoffFunction = Callable[[int, BaseException | None], DurationLike]
 
 
 def checked_backoff_seconds(backoff: "Backoff | BackoffFunction", failures: int, error: BaseException | None) -> float:
     """Return the wait after this number of failures; raise ``ValueError`` if a function returns something else."""
     seconds = backoff.seconds(failures) if isinstance(backoff, Backoff) else backoff(failures, error)
-    return Number(0, MAX_SECONDS).check("backoff", seconds)
+    return Duration(least=0).check("backoff", seconds)
 
 
 @dataclass(frozen=True)
@@ -68,24 +78,28 @@ class Lease:
 
     seconds: Annotated[float, Duration()] = 60
 
+    if TYPE_CHECKING:
+
+        def __init__(self, seconds: DurationLike = 60) -> None: ...
+
     def __post_init__(self) -> None:
         check_fields(self, "lease")
 
 
-def to_lease(given: Lease | timedelta | float | None) -> Lease | None:
+def to_lease(given: Lease | DurationLike | None) -> Lease | None:
     """Return a ``Lease``, if need be from a length of time; raise ``TypeError`` or ``ValueError`` for other values."""
     return given if given is None or isinstance(given, Lease) else Lease(Duration().check("lease", given))
 
 
-#: How long chains are kept: a timedelta or seconds, or None for no limit.
-Kept = Annotated[timedelta | float | None, Or(LONG_DURATION, None)]
+#: How long chains are kept: a duration, or None for no limit.
+Kept = Annotated[DurationLike | None, Or(LONG_DURATION, None)]
 
 MONTH = timedelta(days=30)
 
 
 @dataclass(frozen=True)
 class Retention:
-    """How long workers keep chains that ended with each status: a timedelta or seconds, or None for no limit.
+    """How long workers keep chains that ended with each status: a duration, or None for no limit.
 
     ``keeps_keyed``: keep a chain longer while its deduplication key can still match it, because the key could otherwise
     be used again. With the scope "any" and no window, that is forever.
@@ -112,8 +126,8 @@ class Policy:
     lease: Lease | None = None
     #: A whole number, or ``math.inf``: never give up.
     max_attempts: float | None = None
-    #: A timedelta or seconds, or ``math.inf`` for no limit.
-    timeout: timedelta | float | None = None
+    #: A duration, or ``math.inf`` for no limit.
+    timeout: DurationLike | None = None
     #: For chains that start with the type.
     retention: Retention | None = None
     isolation: Isolation | None = None

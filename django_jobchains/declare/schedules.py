@@ -18,7 +18,7 @@ from django.conf import settings as django_settings
 
 from django_jobchains.declare.job_types import JobType, name_of
 from django_jobchains.exceptions import InvalidInput, InvalidSchedule, JobchainsError
-from django_jobchains.values import PRIORITY, QUEUE, SCHEDULE_NAME, Choice, Count, Duration, Value
+from django_jobchains.values import PRIORITY, QUEUE, SCHEDULE_NAME, Choice, Count, Duration, DurationLike, Value
 
 Overlap = Literal["allow", "skip", "queue"]
 OnMissed = Literal["run_once", "skip", "run_all"]
@@ -29,12 +29,12 @@ CRON_LENGTH = 200
 
 class ScheduleOptionsWithoutInput(TypedDict, total=False):
     cron: str | None
-    every: timedelta | float | None
+    every: DurationLike | None
     timezone: str | tzinfo | None
     overlap: Overlap
     on_missed: OnMissed
     max_catch_up: int
-    jitter: timedelta | float | None
+    jitter: DurationLike | None
     queue: str | None
     priority: int | None
 

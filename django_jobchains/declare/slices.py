@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from datetime import timedelta
 from functools import partial
 from types import UnionType
 from typing import Any, Generic, Protocol, TypedDict, TypeVar, Union, Unpack, get_args, get_origin, overload
@@ -65,7 +64,7 @@ from django_jobchains.records.declarations import (
     checked_options,
 )
 from django_jobchains.records.processor import RecordProcessor, handler_of, is_async, make_processor
-from django_jobchains.values import PRIORITY, QUEUE, TYPE_NAME, Choice, Count
+from django_jobchains.values import PRIORITY, QUEUE, TYPE_NAME, Choice, Count, DurationLike
 
 #: A subclass or an instance of ``RecordProcessor``, a function or another callable object.
 HandlesT = TypeVar("HandlesT", bound=Callable[..., Any] | RecordProcessor[Any])
@@ -92,9 +91,9 @@ class ProcessorOptions(TypedDict, total=False):
 
     mode: HandlerMode | None
     backoff: Backoff | BackoffFunction | None
-    lease: Lease | timedelta | float | None
+    lease: Lease | DurationLike | None
     max_attempts: float | None
-    timeout: timedelta | float | None
+    timeout: DurationLike | None
     isolation: Isolation | Level | None
     retention: Retention | None
     batch_limit: int | None

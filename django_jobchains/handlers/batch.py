@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 from uuid import UUID
 
@@ -20,6 +20,7 @@ from django_jobchains.handlers.running_job import (
 )
 from django_jobchains.models import Chain
 from django_jobchains.store.rows import ClaimedJob
+from django_jobchains.values import DurationLike
 
 InputT = TypeVar("InputT")
 
@@ -97,7 +98,7 @@ class BatchJob(RunningJob[InputT]):
         self._end(error or RuntimeError("The handler asked for another attempt."))
 
     def reschedule(
-        self, *, delay: timedelta | float | None = None, run_at: datetime | None = None, reason: str = ""
+        self, *, delay: DurationLike | None = None, run_at: datetime | None = None, reason: str = ""
     ) -> None:
         """Retry this job at this time, as ``raise RescheduleJob(…)`` does for a single job."""
         self._end(RescheduleJob(delay=delay, run_at=run_at, reason=reason))

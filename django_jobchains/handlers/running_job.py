@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from types import GenericAlias, MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Never, Protocol, TypedDict, Unpack, overload
@@ -29,6 +29,7 @@ from django_jobchains.models import Chain
 from django_jobchains.payloads.codecs import decode_text
 from django_jobchains.payloads.types import HasTypes
 from django_jobchains.store.rows import ClaimedJob, NewJob
+from django_jobchains.values import DurationLike
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -58,12 +59,12 @@ class ContinuationOptions(TypedDict, total=False):
     """The keyword arguments of ``continue_with``, documented at ``JobType.item``."""
 
     run_at: datetime | None
-    delay: timedelta | float | None
+    delay: DurationLike | None
     blockers: Sequence[ChainRef]
     priority: int | None
     queue: str | None
     id: UUID | str | None
-    expires: timedelta | datetime | None
+    expires: DurationLike | datetime | None
 
 
 @dataclass(frozen=True)

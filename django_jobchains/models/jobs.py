@@ -1,7 +1,7 @@
 """Jobs with their progress, chains, which are a view of the jobs, and the chains that jobs wait for."""
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, NamedTuple, NoReturn, Self, TypeVar
 from uuid import UUID
 
@@ -24,7 +24,7 @@ from django_jobchains.payloads.codecs import Unreadable
 from django_jobchains.payloads.types import OutputT_co, output_codec
 from django_jobchains.statuses import FINAL, OPEN, Status
 from django_jobchains.store.deduplication import KEY_LENGTH
-from django_jobchains.values import ATTEMPTS_LIMIT, QUEUE, SCHEDULE_NAME, TYPE_NAME
+from django_jobchains.values import ATTEMPTS_LIMIT, QUEUE, SCHEDULE_NAME, TYPE_NAME, DurationLike
 
 TYPE_NAME_LENGTH, QUEUE_LENGTH, SCHEDULE_NAME_LENGTH = TYPE_NAME.length, QUEUE.length, SCHEDULE_NAME.length
 #: The number of ids in one statement. SQLite allows 32,766 parameters.
@@ -571,12 +571,12 @@ class Chain(ChainPart[OutputT_co], models.Model):
         self.refresh_from_db()
         return self
 
-    def result(self, timeout: timedelta | float | None) -> OutputT_co:
+    def result(self, timeout: DurationLike | None) -> OutputT_co:
         """Wait until the chain has ended, and return its output; see ``chains.wait``."""
         output: OutputT_co = wait(self, timeout, using=self.using)
         return output
 
-    async def aresult(self, timeout: timedelta | float | None) -> OutputT_co:  # noqa: ASYNC109
+    async def aresult(self, timeout: DurationLike | None) -> OutputT_co:  # noqa: ASYNC109
         """The async twin of ``result``; see ``chains.await_chain``."""
         output: OutputT_co = await await_chain(self, timeout, using=self.using)
         return output

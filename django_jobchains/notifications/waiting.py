@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import timedelta
 from functools import partial
 from logging import getLogger
 from typing import Any, overload
@@ -42,7 +41,7 @@ from django_jobchains.store.rows import ChainEnd, ChainWait
 from django_jobchains.telemetry.tracing import active, start_wait
 from django_jobchains.text.errors import log_error, log_text
 from django_jobchains.text.humanize import span
-from django_jobchains.values import ANY_DURATION, MAX_SECONDS
+from django_jobchains.values import ANY_DURATION, MAX_SECONDS, DurationLike
 
 logger = getLogger("django_jobchains")
 
@@ -65,7 +64,7 @@ FIRST_QUERY_SECONDS = 1.0
 @overload
 def wait(
     chain_id: ChainPart[OutputT_co],
-    timeout: timedelta | float | None,
+    timeout: DurationLike | None,
     *,
     job_type: None = None,
     using: str | None = None,
@@ -73,16 +72,16 @@ def wait(
 @overload
 def wait(
     chain_id: ChainRef,
-    timeout: timedelta | float | None,
+    timeout: DurationLike | None,
     *,
     job_type: HasTypes[Any, OutputT_co],
     using: str | None = None,
 ) -> OutputT_co: ...
 @overload
 def wait(
-    chain_id: ChainRef, timeout: timedelta | float | None, *, job_type: str | None = None, using: str | None = None
+    chain_id: ChainRef, timeout: DurationLike | None, *, job_type: str | None = None, using: str | None = None
 ) -> Any: ...
-def wait(chain_id: ChainRef, timeout: timedelta | float | None, *, job_type: Any = None, using: Any = None) -> Any:
+def wait(chain_id: ChainRef, timeout: DurationLike | None, *, job_type: Any = None, using: Any = None) -> Any:
     """Wait until a chain has ended, and return its output, as a value of the output type of its last job.
 
     ``timeout`` is a timedelta or seconds; None waits without a limit. Raises ``ChainTimeout`` (the chain continues),
@@ -111,7 +110,7 @@ def wait(chain_id: ChainRef, timeout: timedelta | float | None, *, job_type: Any
 @overload
 async def await_chain(
     chain_id: ChainPart[OutputT_co],
-    timeout: timedelta | float | None,  # noqa: ASYNC109
+    timeout: DurationLike | None,  # noqa: ASYNC109
     *,
     job_type: None = None,
     using: str | None = None,
@@ -119,7 +118,7 @@ async def await_chain(
 @overload
 async def await_chain(
     chain_id: ChainRef,
-    timeout: timedelta | float | None,  # noqa: ASYNC109
+    timeout: DurationLike | None,  # noqa: ASYNC109
     *,
     job_type: HasTypes[Any, OutputT_co],
     using: str | None = None,
@@ -127,14 +126,14 @@ async def await_chain(
 @overload
 async def await_chain(
     chain_id: ChainRef,
-    timeout: timedelta | float | None,  # noqa: ASYNC109
+    timeout: DurationLike | None,  # noqa: ASYNC109
     *,
     job_type: str | None = None,
     using: str | None = None,
 ) -> Any: ...
 async def await_chain(
     chain_id: ChainRef,
-    timeout: timedelta | float | None,  # noqa: ASYNC109
+    timeout: DurationLike | None,  # noqa: ASYNC109
     *,
     job_type: Any = None,
     using: Any = None,
@@ -167,7 +166,7 @@ def _type_name(job_type: Any) -> str:
     return str(getattr(job_type, "name", job_type or ""))
 
 
-def _timeout_seconds(timeout: timedelta | float | None) -> float | None:
+def _timeout_seconds(timeout: DurationLike | None) -> float | None:
     """Return the seconds, or None for no limit. Raise ``TypeError`` or ``ValueError`` for other values."""
     seconds = ANY_DURATION.check_or("timeout", timeout, math.inf)
     return None if seconds > MAX_SECONDS else seconds

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any, NamedTuple, TypedDict
 
 from django.core.exceptions import EmptyResultSet, FieldDoesNotExist
@@ -19,7 +18,7 @@ from django_jobchains.records.processor import RecordProcessor, hooks_of, is_asy
 from django_jobchains.records.saving import extend_save
 from django_jobchains.store.record_limits import RecordConcurrency
 from django_jobchains.store.record_tables import COLUMNS, IdsSelect, RecordIds, RecordTable
-from django_jobchains.values import ATTEMPTS_LIMIT, MAX_ATTEMPTS, TIMEOUT, Count, Duration, Value
+from django_jobchains.values import ATTEMPTS_LIMIT, MAX_ATTEMPTS, TIMEOUT, Count, Duration, DurationLike, Value
 
 #: The longest time between two queries for records, unless ``poll_every`` says otherwise.
 MAX_POLL_SECONDS = 1.0
@@ -217,14 +216,14 @@ class RecordOptions(TypedDict, total=False):
     slots: int | None
     isolation: Isolation | Level | None
     max_attempts: float | None
-    retry_after: timedelta | float | None
-    stalled_after: timedelta | float | None
-    heartbeat_every: timedelta | float | None
+    retry_after: DurationLike | None
+    stalled_after: DurationLike | None
+    heartbeat_every: DurationLike | None
     max_resets: int | None
     reset_failure_message: str | None
-    max_runtime: timedelta | float | None
-    poll_every: timedelta | float | None
-    cancel_every: timedelta | float | None
+    max_runtime: DurationLike | None
+    poll_every: DurationLike | None
+    cancel_every: DurationLike | None
 
 
 def checked_model(given: object) -> type[Model]:

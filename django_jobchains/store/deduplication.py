@@ -3,7 +3,6 @@
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from hashlib import blake2b
 from typing import Any, Literal, get_args
 from uuid import UUID
@@ -11,7 +10,7 @@ from uuid import UUID
 from django_jobchains.db.ids import chain_ids_of
 from django_jobchains.store.database import Part, rows_json, statement
 from django_jobchains.store.errors import retried
-from django_jobchains.values import MAX_SECONDS, Choice
+from django_jobchains.values import Choice, Duration, DurationLike, Or
 
 #: The length of a stored key, including its tenant.
 KEY_LENGTH = 200
@@ -31,7 +30,7 @@ class Deduplicate:
     """Return the existing chain with the same type and key, if there is one, instead of starting another.
 
     ``scope``: "incomplete" matches chains that may still run, and "any" also chains that have ended. With a ``window``,
-    a timedelta that counts from the existing chain's creation, both match younger chains only. "incomplete_or_recent"
+    a duration that counts from the existing chain's creation, both match younger chains only. "incomplete_or_recent"
     needs a window: it matches chains that may still run, whatever their age, and chains that are younger than it.
     ``exclude_chain_ids``: chains that never match, such as the chain that enqueues its own successor.
     ``replace``: what the first job of the existing chain takes from the new call if it has not started: its "input",
@@ -40,7 +39,7 @@ class Deduplicate:
 
     key: str
     scope: Scope = "incomplete"
-    window: timedelta | None = None
+    window: DurationLike | None = None
     exclude_chain_ids: Collection[UUID] = ()
     tenant: str = ""
     replace: Collection[Replaceable] = ()
@@ -49,13 +48,7 @@ class Deduplicate:
         self._check_key()
         self._check_replace()
         Choice(*get_args(Scope)).check("scope", self.scope)
-        window: object = self.window
-        if window is not None and not (isinstance(window, timedelta) and 0 < window.total_seconds() <= MAX_SECONDS):
-            raise ValueError(
-                f"window={window!r} is not valid: use a timedelta above 0 and below a thousand years, or None for "
-                "chains of any age."
-            )
-        if self.scope == "incomplete_or_recent" and window is None:
+        if self.window_seconds is None and self.scope == "incomplete_or_recent":
             raise ValueError(
                 "scope='incomplete_or_recent' needs a window: pass for example window=timedelta(hours=1), or use "
                 "scope='incomplete' to match only chains that may still run."
@@ -94,11 +87,15 @@ class Deduplicate:
         return f"{self.tenant}{TENANT_SEPARATOR}{self.key}" if self.tenant else self.key
 
     @property
+    def window_seconds(self) -> float | None:
+        return Or(Duration(), None).check("window", self.window)
+
+    @property
     def seconds_after_creation(self) -> float | None:
         """How long after its creation a chain can still match once it has ended. None means forever."""
         if self.scope == "incomplete":
             return 0.0
-        return None if self.window is None else self.window.total_seconds()
+        return self.window_seconds
 
 
 def _is_storable(text: object) -> bool:

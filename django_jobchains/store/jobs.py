@@ -311,7 +311,7 @@ class Jobs(Part, ABC):
         for job in jobs:
             if key := job.deduplicate:
                 excluded = json.dumps([self.db.id_text(id_) for id_ in key.exclude_chain_ids])
-                seconds = key.window and key.window.total_seconds()
+                seconds = key.window_seconds
                 rows.append((job.id.hex, *_name(job), key.scope, seconds, excluded))
         found = {
             self.db.id(id_): CreatedJob(self.db.id(chain_id), self.db.time(text), True)

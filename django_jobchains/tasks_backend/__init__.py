@@ -6,7 +6,6 @@ It works with ``django.tasks`` (Django 6.0 and newer) and with its backport ``dj
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 from logging import DEBUG
 from threading import Lock
@@ -50,7 +49,7 @@ from django_jobchains.tasks_backend.task_types import (
     own_options,
     parts_of,
 )
-from django_jobchains.values import QUEUE, TYPE_NAME
+from django_jobchains.values import QUEUE, TYPE_NAME, DurationLike
 
 __all__ = ("JobchainsBackend", "JobchainsTask")
 
@@ -62,10 +61,10 @@ class JobchainsTask(Task):  # type: ignore[type-arg]
     """A task whose options replace those of its backend: ``@task(max_attempts=5)``."""
 
     max_attempts: float | None = None
-    backoff: Backoff | BackoffFunction | timedelta | float | str | None = None
-    timeout: timedelta | float | None = None
+    backoff: Backoff | BackoffFunction | DurationLike | None = None
+    timeout: DurationLike | None = None
     isolation: Isolation | Level | None = None
-    retention: Retention | timedelta | float | None = None
+    retention: Retention | DurationLike | None = None
 
     @property
     def job_type(self) -> JobType[Any, Any]:

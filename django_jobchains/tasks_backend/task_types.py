@@ -27,6 +27,7 @@ from django_jobchains.payloads.types import Codec
 from django_jobchains.tasks_backend.framework import Task, TaskContext, normalize_json
 from django_jobchains.tasks_backend.results import AnyTask, TaskSignals, started_result
 from django_jobchains.text.errors import describe
+from django_jobchains.values import parse_duration
 
 #: The options of a backend, and the keywords of ``@task`` that replace them for one task.
 OPTIONS = ("max_attempts", "backoff", "timeout", "isolation", "retention")
@@ -142,11 +143,11 @@ def converted(options: Mapping[str, Any]) -> ProcessorOptions:
     if unknown := ", ".join(sorted(map(str, options.keys() - set(OPTIONS)))):
         raise ValueError(f"unknown options: {unknown}. Known: {', '.join(OPTIONS)}.")
     backoff, retention = options.get("backoff"), options.get("retention")
-    if isinstance(backoff, str):
+    if isinstance(backoff, str) and parse_duration(backoff) is None:
         backoff = import_string(backoff)
-    elif isinstance(backoff, int | float | timedelta) and not isinstance(backoff, bool):
-        backoff = Backoff(backoff, 1, backoff, 0)  # type: ignore[arg-type]
-    if isinstance(retention, int | float | timedelta) and not isinstance(retention, bool):
+    elif isinstance(backoff, int | float | timedelta | str) and not isinstance(backoff, bool):
+        backoff = Backoff(backoff, 1, backoff, 0)
+    if isinstance(retention, int | float | timedelta | str) and not isinstance(retention, bool):
         retention = Retention(retention, retention, retention)
     result: Any = {**options, "backoff": backoff, "retention": retention}
     return result  # type: ignore[no-any-return]

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 
@@ -32,7 +31,7 @@ from django_jobchains.store import Store, get_store
 from django_jobchains.store.limits import Rotation
 from django_jobchains.store.rows import ClaimedJob, ExpiredJob
 from django_jobchains.testing.records import RecordRunner, ThisThread
-from django_jobchains.values import Duration
+from django_jobchains.values import Duration, DurationLike
 from django_jobchains.worker.end_writer import EndWriter, JobSink
 from django_jobchains.worker.options import WorkerContext, WorkerOptions
 
@@ -193,7 +192,7 @@ class Clock:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def advance(self, by: timedelta | float) -> None:
+    def advance(self, by: DurationLike) -> None:
         """Move the clock forward by a timedelta or a number of seconds. It continues from there."""
         self._store.db.ahead_seconds += Duration(least=0).check("by", by)
 

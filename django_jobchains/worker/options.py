@@ -6,7 +6,6 @@ Each check raises ``ImproperlyConfigured``, which names the argument.
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
 from fnmatch import fnmatchcase
 from itertools import chain
 from logging import getLogger
@@ -30,7 +29,7 @@ from django_jobchains.records.checks import model_problems, shared_tables, table
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.store import Store, get_store
 from django_jobchains.text.errors import log_text
-from django_jobchains.values import Value
+from django_jobchains.values import DurationLike, Value
 from django_jobchains.worker.attempt_counter import AttemptCounter
 from django_jobchains.worker.claim_wait import WakeUp
 from django_jobchains.worker.held_leases import HeldJobs, HeldLeases, HeldRecords
@@ -182,9 +181,9 @@ def _is_alias_of(store: Store, alias: str) -> bool:
 
 def checked_policy(
     backoff: Backoff | BackoffFunction | None,
-    lease: Lease | timedelta | float | None,
+    lease: Lease | DurationLike | None,
     max_attempts: float | None,
-    timeout: timedelta | float | None,
+    timeout: DurationLike | None,
     isolation: Isolation | Level | None,
 ) -> Policy:
     """Return the worker's own policy, which applies where a job type and its slice set nothing."""

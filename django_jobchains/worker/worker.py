@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from math import inf
 
 from django.core.exceptions import ImproperlyConfigured
@@ -25,7 +24,7 @@ from django_jobchains.middleware import Middleware
 from django_jobchains.telemetry import report
 from django_jobchains.telemetry.events import WorkerStarted, WorkerStopped, WorkerStopping
 from django_jobchains.telemetry.probes import add_worker, remove_worker
-from django_jobchains.values import ANY_DURATION, FLAG, QUEUE, TYPE_NAME, Count, Duration, Name
+from django_jobchains.values import ANY_DURATION, FLAG, QUEUE, TYPE_NAME, Count, Duration, DurationLike, Name
 from django_jobchains.worker.components import Components
 from django_jobchains.worker.health import Health
 from django_jobchains.worker.options import (
@@ -82,16 +81,16 @@ class Worker:
         name: str | None = None,
         registry: Registry | None = None,
         backoff: Backoff | BackoffFunction | None = None,
-        lease: Lease | timedelta | float | None = None,
+        lease: Lease | DurationLike | None = None,
         max_attempts: float | None = None,
-        timeout: timedelta | float | None = None,
+        timeout: DurationLike | None = None,
         isolation: Isolation | Level | None = None,
-        poll_seconds: timedelta | float | None = None,
-        shutdown_seconds: timedelta | float | None = None,
+        poll_seconds: DurationLike | None = None,
+        shutdown_seconds: DurationLike | None = None,
         burst: bool = False,
         max_jobs: int | None = None,
         max_rss: int | None = None,
-        max_active_seconds: timedelta | float | None = None,
+        max_active_seconds: DurationLike | None = None,
         maintenance_only: bool = False,
         required_middleware: Collection[type[Middleware] | str] = (),
     ) -> None:
@@ -162,7 +161,7 @@ class Worker:
                 self.stop()
         return int(self.failed)
 
-    def run_until_idle(self, timeout: timedelta | float = 60) -> None:
+    def run_until_idle(self, timeout: DurationLike = 60) -> None:
         """Run all due jobs, and jobs that become due at once because of them. ``timeout``: a timedelta or seconds.
 
         Raises ``TimeoutError``, ``ImproperlyConfigured`` if tables are missing, and ``RuntimeError`` if a thread of the
@@ -232,7 +231,7 @@ class Worker:
         except Error:  # The thread for schedules, or the claim loop, reports it.
             repair_connections()
 
-    def stop(self, timeout: timedelta | float | None = None) -> int:
+    def stop(self, timeout: DurationLike | None = None) -> int:
         """Claim no more jobs, wait for handlers for ``timeout``, then abort them and hand their jobs back.
 
         ``timeout`` is a timedelta or seconds. Returns how many attempts had not ended. May be called once. Takes at

@@ -264,7 +264,7 @@ def test_setting_that_is_not_a_function_fails_the_system_check(settings, name):
     assert [message.id for message in check_settings()] == ["jobchains.E010"]
 
 
-INVALID_RESULTS = [ZeroDivisionError(), SystemExit(), "soon", None, True, -1, math.nan, math.inf, 1e300, timedelta(1)]
+INVALID_RESULTS = [ZeroDivisionError(), SystemExit(), "soon", None, True, -1, math.nan, math.inf, 1e300, timedelta(-1)]
 
 
 @pytest.mark.parametrize(

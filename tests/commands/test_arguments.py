@@ -34,13 +34,21 @@ class Refund:
     ],
 )  # fmt: skip
 def test_durations_can_be_parsed(text, expected):
-    assert converters.duration(text) == expected
+    assert converters.age(text) == expected
+    assert converters.duration(text) == expected.total_seconds()
 
 
-@pytest.mark.parametrize("text", ["", "5", "d", "5x", "-5d", "5d-", "soon", "9" * 400 + "w", "1e5d"])
+@pytest.mark.parametrize("text", ["", "d", "5x", "-5d", "5d-", "soon", "9" * 400 + "w", "1e5d", "-1", "nan", "inf"])
 def test_invalid_durations_are_refused(text):
-    with pytest.raises(converters.ArgumentTypeError):
-        converters.duration(text)
+    for convert in (converters.duration, converters.age):
+        with pytest.raises(converters.ArgumentTypeError):
+            convert(text)
+
+
+def test_a_number_is_seconds_except_for_an_age():
+    assert converters.duration("90") == 90
+    with pytest.raises(converters.ArgumentTypeError, match="'90' is not a duration"):
+        converters.age("90")
 
 
 @pytest.mark.django_db
@@ -58,7 +66,7 @@ def test_invalid_durations_are_refused(text):
         ("enqueue shop.plain --queue ''", "is not a name: pass 1 to 100 printable characters"),
         ("enqueue shop.plain --priority 40000", "is not a priority: write an integer from -32768 to 32767"),
         ("enqueue shop.plain --priority high", "is not a priority"),
-        ("enqueue shop.plain --delay 5", "is not a duration: write for example 90s, 5m, 12h, 30d or 2w"),
+        ("enqueue shop.plain --delay soon", "is not a duration: write for example 90s, 5m, 12h, 30d or 2w"),
         ("enqueue shop.plain --delay 999999w", "is not a length of time below a thousand years"),
         ("enqueue shop.plain --run-at tomorrow", "'tomorrow' is not a time: write for example 2026-11-22"),
         ("enqueue shop.plain --run-at 2026-02-30T10:00", "is not a time"),
@@ -98,7 +106,7 @@ def test_invalid_durations_are_refused(text):
         ("limit mail 0", "'0' must be an integer from 1"),
         ("limit mail many", "'many' must be an integer from 1"),
         ("health --max-age soon", "'soon' is not a duration: write for example 90s, 5m, 12h, 30d or 2w"),
-        ("health --max-age=-1", "'-1' must be a number of seconds from 0"),
+        ("health --max-age=-1", "'-1' is not a duration"),
         ("health --max-backlog 1.5", "'1.5' must be an integer from 0"),
         ("health --queue ''", "is not a name"),
     ],

@@ -9,6 +9,12 @@ from typing import Annotated
 
 import pytest
 
+from django_jobchains.conf import Settings
+from django_jobchains.db.times import resolve_expiry, resolve_schedule
+from django_jobchains.declare.limits import Rate
+from django_jobchains.declare.policies import Backoff, Lease, Policy, Retention, checked_backoff_seconds, to_lease
+from django_jobchains.isolation import Isolation
+from django_jobchains.store.deduplication import Deduplicate
 from django_jobchains.values import (
     ANY_DURATION,
     FLAG,
@@ -27,7 +33,7 @@ from django_jobchains.values import (
 
 LONG_SECONDS = timedelta.max.total_seconds()
 UNDER_A_MILLENNIUM = "a length of time below a thousand years: pass "
-OR_TIMEDELTA = "seconds, or a timedelta, as in timedelta(minutes=5)"
+OR_TIMEDELTA = "seconds, a timedelta, or a text such as '5m'"
 
 #: Each kind with what it expects, the values that it accepts, and others that it refuses.
 KINDS = [
@@ -69,17 +75,51 @@ def test_the_error_for_another_value_names_the_argument_and_what_to_pass(kind, e
     assert str(raised.value) == f"argument={value!r:.100} is not {expected}."
 
 
-@pytest.mark.parametrize("value", ["5", "5m", b"5", True, [5], None], ids=repr)
+@pytest.mark.parametrize("value", ["", "5", "soon", "5x", "-5m", "5m-", "1e5d", b"5", b"5m", True, [5], None], ids=repr)
 @pytest.mark.parametrize("kind", [Duration(), ANY_DURATION, Or(Duration(), math.inf)])
-def test_only_numbers_and_timedeltas_are_durations(kind, value):
+def test_only_numbers_timedeltas_and_texts_with_units_are_durations(kind, value):
     with pytest.raises(TypeError, match=r"^argument=.* is not a length of time"):
         kind.check("argument", value)
 
 
 def test_a_duration_is_returned_in_seconds():
     assert Duration().check("argument", timedelta(minutes=5)) == 300
+    for text, expected in [
+        ("250ms", 0.25),
+        ("90s", 90),
+        ("5m", 300),
+        ("5 min", 300),
+        ("1h30m", 5400),
+        ("1d 12h", 129_600),
+    ]:
+        assert Duration().check("argument", text) == expected
     for given, seconds in [(10**400, math.inf), (Fraction(-(10**400)), -math.inf)]:
         assert ANY_DURATION.check("argument", given) == seconds
+
+
+@pytest.mark.parametrize(
+    "seconds_of",
+    [
+        lambda given: Backoff(initial_seconds=given).initial_seconds,
+        lambda given: Backoff(maximum_seconds=given).maximum_seconds,
+        lambda given: Lease(given).seconds,
+        lambda given: to_lease(given).seconds,
+        lambda given: Retention(failed=given).seconds("failed"),
+        lambda given: Policy(timeout=given).timeout_seconds,
+        lambda given: checked_backoff_seconds(lambda failures, error: given, 1, None),
+        lambda given: Rate(5, given).seconds,
+        lambda given: Isolation("process", idle_ttl=given).idle_ttl,
+        lambda given: Deduplicate("key", scope="any", window=given).seconds_after_creation,
+        lambda given: resolve_schedule(None, given)[1],
+        lambda given: resolve_expiry(given, None)[1],
+        lambda given: Settings(TIMEOUT_SECONDS=given).TIMEOUT_SECONDS,
+        lambda given: Settings(RETENTION_FAILED_SECONDS=given).RETENTION_FAILED_SECONDS,
+        lambda given: Settings(POLL_SECONDS=given).POLL_SECONDS,
+    ],
+)
+@pytest.mark.parametrize("given", [300, 300.0, timedelta(minutes=5), "5m", "300 s"], ids=repr)
+def test_every_duration_is_a_number_a_timedelta_or_a_text(seconds_of, given):
+    assert seconds_of(given) == 300
 
 
 def test_none_stands_for_a_default():

@@ -103,7 +103,8 @@ def test_a_completion_without_a_worker_takes_it():
         (timedelta(days=400_000), ValueError, "is not a length of time below a thousand years"),
         (datetime(2091, 1, 1), ValueError, "has no time zone"),  # noqa: DTZ001
         (LATEST.replace(tzinfo=timezone(-timedelta(hours=1))), ValueError, "after the year 9999"),
-        (300, TypeError, "expires=300 is not a length of time or a time: pass timedelta(minutes=5)"),
+        (True, TypeError, "expires=True is not a length of time or a time: pass seconds, a timedelta, a text such as"),
+        (-5, ValueError, "expires=-5 is not a length of time"),
         ("5 minutes", TypeError, "is not a length of time or a time"),
         (True, TypeError, "is not a length of time or a time"),
     ],

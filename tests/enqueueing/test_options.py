@@ -39,8 +39,10 @@ def test_default_queue_is_a_setting(settings):
     assert anything.enqueue().current_job.queue == "slow"
 
 
-@pytest.mark.parametrize(("delay", "seconds"), [(30, 30), (0.25, 0.25), (timedelta(days=3650), 315_360_000), (0, 0)])
-def test_delay_is_a_timedelta_or_seconds(delay, seconds):
+@pytest.mark.parametrize(
+    ("delay", "seconds"), [(30, 30), (0.25, 0.25), (timedelta(days=3650), 315_360_000), (0, 0), ("1h30m", 5400)]
+)
+def test_delay_is_a_duration(delay, seconds):
     job = anything.enqueue(delay=delay).current_job
     assert abs((job.run_at - job.created_at).total_seconds() - seconds) < 0.002
 
@@ -84,7 +86,7 @@ WRONG = [
     ({"run_at": datetime(2091, 1, 1, tzinfo=UTC), "delay": 5}, "run_at= or delay=, not both"),
     ({"run_at": timedelta(minutes=5)}, r"not timedelta\. Use delay= for a length of time"),
     ({"run_at": "2091-01-01"}, "run_at"),
-    ({"delay": "5m"}, "^delay=.* is not "),
+    ({"delay": "5"}, "^delay=.* is not .*, a timedelta, or a text such as '5m'"),
     *(({"delay": negative}, r"^delay=.* is not .*pass 0 or more seconds") for negative in (-1, timedelta(-1))),
     ({"delay": timedelta.max}, "^delay=.* is not "),  # Python has no year 10000.
     ({"priority": 40_000}, "^priority=.* is not "),

@@ -68,7 +68,7 @@ def test_invalid_limits_are_refused(arguments, message):
         ((-5, 60), "limit=-5 is not a whole number from 1"),
         ((0.5, 60), r"limit=0\.5 is not a whole number from 1"),
         ((5,), "missing 1 required positional argument: 'per'"),
-        ((5, None), "per=None is not a length of time.*pass more than 0 seconds, or a timedelta"),
+        ((5, None), "per=None is not a length of time.*pass more than 0 seconds, a timedelta"),
         ((5, 0), "per=0 is not a length of time"),
         ((5, timedelta(seconds=-1)), r"per=datetime\.timedelta.* is not a length of time"),
         ((5, "60"), "per='60' is not a length of time"),

@@ -213,7 +213,7 @@ WRONG_POLICIES = [
     ({"lease": 0}, "lease=0 is not a length of time"),
     ({"lease": Backoff()}, r"lease=Backoff\(.* is not a length of time"),
     ({"max_attempts": 0}, "max_attempts=0 is not a whole number from 1 to 2147483647, or math.inf for no limit"),
-    ({"timeout": "5m"}, "timeout='5m' is not a length of time .*, or math.inf for no limit"),
+    ({"timeout": "5x"}, "timeout='5x' is not a length of time .*, or math.inf for no limit"),
     ({"retention": timedelta(days=30)}, r"retention=.* is not a Retention: pass Retention\(completed="),
     ({"queue": ""}, "queue='' is not a name: pass 1 to 100 printable characters"),
 ]

@@ -46,7 +46,7 @@ WRONG = [
     ({"every": 0}, "every=0 is not a length of time.*1 or more seconds"),
     ({"every": -5}, "every=-5 is not"),
     ({"every": timedelta(milliseconds=500)}, "every=.* is not"),
-    ({"every": "5 min"}, "every='5 min' is not"),
+    ({"every": "5 x"}, "every='5 x' is not"),
     ({"every": 5, "timezone": "Europe/Berln"}, "timezone='Europe/Berln' is not a known time zone.*tzdata"),
     ({"every": 5, "timezone": "/etc/passwd"}, "is not a known time zone"),
     ({"every": 5, "timezone": 3}, "is not a known time zone"),

@@ -14,7 +14,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 
 from django_jobchains.children.limits import resident_bytes
-from django_jobchains.cli.converters import positive, queue, seconds, type_name
+from django_jobchains.cli.converters import duration, positive, queue, type_name
 from django_jobchains.db.libpq import add_network_options
 from django_jobchains.isolation import parse_size
 from django_jobchains.telemetry import add_sink, log, logger, remove_sink
@@ -286,11 +286,14 @@ def _add_options(parser: CommandParser) -> None:
         "--max-rss", type=_size, metavar="SIZE", help="exit, or be replaced, above this memory: 500M, 2G"
     )
     parser.add_argument(
-        "--max-active", type=seconds, metavar="DURATION", help="claim nothing after this time, and exit, or be replaced"
+        "--max-active",
+        type=duration,
+        metavar="DURATION",
+        help="exit, or be replaced, after this time",
     )
     parser.add_argument(
         "--shutdown-timeout",
-        type=seconds,
+        type=duration,
         metavar="DURATION",
         help="how long to wait for running handlers (JOBCHAINS['SHUTDOWN_SECONDS'])",
     )
