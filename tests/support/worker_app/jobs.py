@@ -13,7 +13,7 @@ from django.db.models.functions import Now
 
 from django_jobchains.processors import Backoff, Concurrency, Lease, Processors, RunningJob
 from django_jobchains.records import RecordRun
-from tests.records.models import Upload
+from tests.records.models import Export, Upload
 from tests.shop.models import Effect
 
 #: Short, for tests in which leases expire. In others, a machine that is busy for a moment must not end them.
@@ -232,6 +232,26 @@ def hold_place(job: RunningJob[dict[str, Any]]) -> None:
             time.sleep(job.input["seconds"])
 
 
+def hold_record(record: Export, run: RecordRun) -> None:
+    """Like ``hold_place``. Each attempt has its own number."""
+    for label in (f"start {record.lease_number}", f"end {record.lease_number}"):
+        effect = Effect.objects.create(job_id=record.pk, label=label)
+        Effect.objects.filter(pk=effect.pk).update(created_at=Now())
+        if label.startswith("start"):
+            time.sleep(0.03)
+
+
+if "LIMITED_RECORDS" in os.environ:
+    processors.records(
+        Export,
+        name="chaos.records",
+        concurrency=Concurrency(2, key="name"),
+        stalled_after=LEASE.seconds,
+        heartbeat_every=0.5,
+        max_resets=1_000,
+        retry_after=0.1,
+        poll_every=0.2,
+    )(hold_record)
 for_key = processors.register("chaos.for_key", concurrency=Concurrency(2, key="key"))(hold_place)
 for_all = processors.register("chaos.for_all", concurrency=Concurrency(3), fair="key")(hold_place)
 _group = Concurrency(4, group="chaos.group")
