@@ -1,4 +1,4 @@
-"""The classes with which apps declare job types and the functions that handle them.
+"""What apps declare job types with, and the functions that handle them.
 
 An app declares its slice in a ``jobs`` module: ``processors = Processors()`` and ``@processors.register("shop.ship")``.
 The modules are imported when the apps are ready. The registry is ``apps.get_app_config("django_jobchains").registry``.
@@ -13,6 +13,7 @@ from django_jobchains.exceptions import FailJob, RescheduleJob
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.handlers.batch import Batch, BatchJob
 from django_jobchains.handlers.running_job import Continuation, RunningJob
+from django_jobchains.http_retries import retry_after, retryable_http_status
 from django_jobchains.payloads.types import PayloadType
 from django_jobchains.store.deduplication import Deduplicate
 from django_jobchains.store.on_failure import FailedJob
@@ -40,4 +41,6 @@ __all__ = (
     "Retention",
     "RunningJob",
     "get_registry",
+    "retry_after",
+    "retryable_http_status",
 )

@@ -3,7 +3,7 @@
 import math
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -134,15 +134,18 @@ class Outcome:
         if self.policy is None:
             return Backoff().initial_seconds
         error = RuntimeError("The outcome could not be written.")
-        if _by_policy("max_attempts", partial(_has_used_all, self.job, self.policy), lambda: False, error):
+        if _by_policy(
+            "max_attempts", self.job.type_name, partial(_has_used_all, self.job, self.policy), lambda: False, error
+        ):
             return None
-        return backoff_seconds(self.policy.backoff, self.job.failures, error)
+        return _backoff_seconds(self.job, self.policy, error)
 
 
 def not_started(job: ClaimedJob, policy: AttemptPolicy, error: BaseException) -> Outcome:
     """Return the outcome of a claimed job whose handler could not be called."""
     try:
-        return _failed(job, error, traceback_of(error), backoff_seconds(policy.backoff, job.failures, error))
+        delay_seconds = _backoff_seconds(job, policy, error)  # May add a note to the error, for its traceback.
+        return _failed(job, error, traceback_of(error), delay_seconds)
     except BaseException as problem:
         return fallback_outcome(job, error, problem)
 
@@ -169,9 +172,9 @@ def failed_try(
             return _rescheduled(job, processor, policy, RescheduleJob(delay=delay, reason=describe(error.conflict)))
         error = error.conflict
     is_last = _by_policy(
-        "max_attempts", partial(_is_last, job, processor, policy, error, has_input), lambda: False, error
+        "max_attempts", job.type_name, partial(_is_last, job, processor, policy, error, has_input), lambda: False, error
     )
-    delay_seconds = None if is_last else backoff_seconds(policy.backoff, job.failures, error)
+    delay_seconds = None if is_last else _backoff_seconds(job, policy, error)
     is_timeout = isinstance(error, JobAborted | HandlerStuck) and error.reason == "timed_out"
     kind: FailureKind = "timeout" if is_timeout else "error"
     return _failed(job, error, traceback_of(error), delay_seconds, kind, processor, policy)
@@ -192,7 +195,7 @@ def crashed_try(
 ) -> Outcome:
     """Return the outcome of an attempt whose process died: the job is tried again, up to ``MAX_CRASHES`` times."""
     is_last = job.crashes + 1 >= get_settings().MAX_CRASHES
-    delay_seconds = None if is_last else backoff_seconds(policy.backoff, job.crashes + 1, None)
+    delay_seconds = None if is_last else backoff_seconds(policy.backoff, job.type_name, job.crashes + 1, None)
     return _failed(job, error, clean(stderr), delay_seconds, "crash", processor, policy)
 
 
@@ -234,7 +237,7 @@ def _is_last(
         return True
     if _has_used_all(job, policy):
         return True
-    return not _by_policy("retry_if", partial(processor.retry.allows, error), lambda: True, error)
+    return not _by_policy("retry_if", job.type_name, partial(processor.retry.allows, error), lambda: True, error)
 
 
 def _has_used_all(job: ClaimedJob, policy: AttemptPolicy) -> bool:
@@ -247,25 +250,35 @@ def max_attempts_of(job: ClaimedJob, policy: AttemptPolicy) -> float:
     return math.inf if limit == ATTEMPTS_LIMIT else limit
 
 
-def backoff_seconds(backoff: Backoff | BackoffFunction, failures: int, error: BaseException | None) -> float:
+def _backoff_seconds(job: ClaimedJob, policy: AttemptPolicy, error: BaseException) -> float:
+    return backoff_seconds(policy.backoff, job.type_name, job.failures, error)
+
+
+def backoff_seconds(
+    backoff: Backoff | BackoffFunction, type_name: str, failures: int, error: BaseException | None
+) -> float:
     """Return the wait after this number of failures. An invalid backoff does not hide the error of the attempt.
 
     ``error`` is None after a crash.
     """
     decide = partial(checked_backoff_seconds, backoff, failures, error)
-    return _by_policy("backoff", decide, lambda: default_backoff().seconds(failures), error)
+    return _by_policy("backoff", type_name, decide, lambda: default_backoff().seconds(failures), error)
 
 
-def _by_policy(name: str, decide: Callable[[], T], default: Callable[[], T], error: BaseException | None) -> T:
+def _by_policy(
+    name: str, type_name: str, decide: Callable[[], T], default: Callable[[], T], error: BaseException | None
+) -> T:
     """Return the decision of a policy about an attempt that ended with this error, or the default if the policy fails.
 
-    Never raises, because the original error would be lost, and the job would wait until its lease expires.
+    Never raises, because the original error would be lost, and the job would wait until its lease expires. That the
+    policy failed is reported once: in a note of the error, which is stored and logged, or else in the log.
     """
     try:
         return decide()
     except BaseException as problem:
-        if error is not None:
-            with suppress(BaseException):  # an error may refuse notes
-                error.add_note(f"The type's {name} failed, and the default was used instead: {describe(problem)}")
-        logger.warning("The type's %s failed, and the default was used instead: %s", name, log_text(problem))
+        text = "The %s of type %r failed, and the default was used instead: %s"
+        try:
+            error.add_note(text % (name, type_name, describe(problem)))  # type: ignore[union-attr]
+        except BaseException:  # There is no error after a crash, and an error may refuse notes.
+            logger.warning(text, name, type_name, log_text(problem))
         return default()

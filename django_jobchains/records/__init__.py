@@ -3,8 +3,9 @@
 A model inherits ``JobRecord``, and a ``jobs`` module registers what handles its rows with ``processors.records``.
 """
 
+from django_jobchains.http_retries import retryable_http_status
 from django_jobchains.models.payload_fields import PayloadField, PayloadTextField
-from django_jobchains.records.errors import NonRetryable, RecordLost, RecordTypeNotFound, Requeue, retryable_http_status
+from django_jobchains.records.errors import NonRetryable, RecordLost, RecordTypeNotFound, Requeue
 from django_jobchains.records.models import JobRecord
 from django_jobchains.records.operations import (
     acancel,

@@ -7,12 +7,12 @@ JobchainsError
     └── RecordLost               the record does not exist, or belongs to another attempt
 """
 
-from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
 from django_jobchains.db.times import checked_time
 from django_jobchains.exceptions import FailJob, JobchainsError, LeaseLost, RegistryError
+from django_jobchains.text.errors import with_causes
 
 
 class NonRetryable(Exception):
@@ -63,21 +63,4 @@ def checked_after(after: object) -> datetime | None:
 
 def is_retryable(error: BaseException) -> bool:
     """Return whether an error neither is nor wraps ``NonRetryable``, or ``FailJob``, which middleware may raise."""
-    return not any(isinstance(part, NonRetryable | FailJob) for part in _with_causes(error))
-
-
-def _with_causes(error: BaseException) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    part: BaseException | None = error
-    while part is not None and id(part) not in seen:  # A cause may lead back to its error.
-        yield part
-        seen.add(id(part))
-        part = part.__cause__
-
-
-def retryable_http_status(status: int) -> bool:
-    """Return whether to retry a request that got this status: 2xx, and 5xx except 501.
-
-    The responses 1xx, 3xx, 4xx, 501, and 600 or above would be the same next time.
-    """
-    return 200 <= status < 300 or (500 <= status < 600 and status != 501)
+    return not any(isinstance(part, NonRetryable | FailJob) for part in with_causes(error))

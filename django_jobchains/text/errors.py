@@ -242,3 +242,12 @@ def printable(text: str) -> str:
 def first_line(text: str) -> str:
     """Return the first line of an error's text, or "" if it is empty."""
     return (text.strip().splitlines() or [""])[0]
+
+
+def with_causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and its ``__cause__``s."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:  # A cause may lead back to its error.
+        yield error
+        seen.add(id(error))
+        error = error.__cause__

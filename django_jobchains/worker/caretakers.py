@@ -111,7 +111,7 @@ class Reaper(PeriodicTask):
         for type_name, crashes in self._store.leases.expired(REAP_LIMIT, held):
             backoff = by_type.get(type_name, self._backoff)
             if not isinstance(backoff, Backoff):
-                waits[type_name][crashes + 1] = backoff_seconds(backoff, crashes + 1, None)
+                waits[type_name][crashes + 1] = backoff_seconds(backoff, type_name, crashes + 1, None)
         return {**backoffs, **{name: _Waits(seconds) for name, seconds in waits.items()}}
 
 

@@ -46,6 +46,7 @@ BUDGETS = {
     "values": 120,
     "isolation": 110,
     "contrib": 90,
+    "http_retries": 45,
     "context": 70,
     "statuses": 60,
     "queues": 50,

@@ -18,7 +18,6 @@ from django_jobchains.records import (
     RecordProcessor,
     RecordTypeNotFound,
     queryset,
-    retryable_http_status,
 )
 from django_jobchains.records.checks import check_records
 from tests.records.models import LETTER_COLUMNS, Export, Letter, Upload
@@ -293,8 +292,3 @@ def test_plain_sql_can_insert_rows(processors):
     row = Upload.objects.values().get()
     assert row["queued_at"] is not None
     assert (row["state"], row["execution_logs"], row["lease_number"], row["cancel"]) == ("queued", [], 0, False)
-
-
-def test_http_statuses_are_classified():
-    retryable = [status for status in (0, 100, 200, 301, 404, 500, 501, 599, 600) if retryable_http_status(status)]
-    assert retryable == [200, 500, 599]
