@@ -6,6 +6,7 @@ Every function joins the caller's transaction, takes ``using`` for a database ot
 
 from asgiref.sync import sync_to_async
 
+from django_jobchains import limits
 from django_jobchains.models import QueueState
 from django_jobchains.notifications import EVERY, job_scheduled, publish_after_commit
 from django_jobchains.store import get_store
@@ -41,18 +42,20 @@ def resume(*names: str, using: str | None = None) -> None:
 
 
 def set_limit(name: str, slots: int | None, *, using: str | None = None) -> None:
-    """Limit the slots *of each worker* that may run jobs of this queue at the same time; None removes the limit.
+    """Limit how many jobs of this queue run at once, in all workers together; None removes the limit.
 
-    Running jobs continue. To start no jobs at all, ``pause`` the queue.
+    Running jobs continue. To start no jobs at all, ``pause`` the queue. To limit the slots of a single worker, see
+    ``queue_slots`` of ``Worker``.
     """
     checked = QUEUE.check("queue", name)
     try:
         limit = Or(Count(1, 2**31 - 1), None).check("slots", slots)
     except ValueError as error:
         raise ValueError(f"{error} To start no jobs, pause the queue.") from None
-    store = get_store(using)
-    store.queues.limit(checked, limit)
-    _notify_workers(store.using)
+    if limit is None:
+        limits.reset(queue=checked, using=using)
+    else:
+        limits.set(queue=checked, concurrency=limit, using=using)
 
 
 def states(*, using: str | None = None) -> list[QueueState]:

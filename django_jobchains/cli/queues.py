@@ -74,11 +74,11 @@ class ResumeCommand(_QueueCommand):
 
 class LimitCommand(Subcommand):
     name = "limit"
-    help = "limits the slots of each worker for jobs of a queue"
+    help = "limits how many jobs of a queue run at once, in all workers together"
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("queue", type=converters.queue, metavar="QUEUE", help="name of the queue")
-        parser.add_argument("slots", type=converters.slots, metavar="N|none", help="per worker; none removes the limit")
+        parser.add_argument("slots", type=converters.slots, metavar="N|none", help="jobs at once; none for no limit")
 
     def run(self, call: Invocation) -> None:
         _warn_of_unknown([call["queue"]], call)
@@ -86,5 +86,5 @@ class LimitCommand(Subcommand):
         if call.screen.is_json:
             call.screen.json({"queue": call["queue"], "slot_limit": call["slots"]})
             return
-        limit = "no limit" if call["slots"] is None else f"{call['slots']} slots of each worker"
+        limit = "no limit" if call["slots"] is None else f"at most {call['slots']} at once"
         call.screen.line(f"{call['queue']}: {limit}.", "success")

@@ -149,7 +149,7 @@ def _waiting(found: Overview) -> Iterator[Column]:
 
 
 def _queue_state(queue: QueueFacts) -> str:
-    limit = f"{queue.slot_limit} slots per worker" if queue.slot_limit else ""
+    limit = "" if queue.slot_limit is None else f"at most {queue.slot_limit} at once"
     return ", ".join(filter(None, ("paused" if queue.is_paused else "", limit))) or "open"
 
 

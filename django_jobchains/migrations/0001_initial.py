@@ -315,7 +315,7 @@ class Migration(migrations.Migration):
             fields=[
                 ("name", models.CharField(max_length=100, primary_key=True, serialize=False, verbose_name="name")),
                 ("paused_at", models.DateTimeField(null=True, verbose_name="paused at")),
-                ("slot_limit", models.PositiveIntegerField(null=True, verbose_name="slot limit")),
+                ("slot_limit", models.PositiveIntegerField(null=True, verbose_name="limit of jobs at once")),
             ],
             options={
                 "verbose_name": "queue",

@@ -93,8 +93,8 @@ class QueueState(models.Model):
 
     name = models.CharField(_("name"), primary_key=True, max_length=QUEUE_LENGTH)
     paused_at = models.DateTimeField(_("paused at"), null=True)
-    #: The number of its jobs that may run at the same time in one worker; NULL for no limit.
-    slot_limit = models.PositiveIntegerField(_("slot limit"), null=True)
+    #: How many of its jobs and records may run at once, in all workers together; NULL for any number.
+    slot_limit = models.PositiveIntegerField(_("limit of jobs at once"), null=True)
 
     objects = JobTablesQuerySet.as_manager()
 

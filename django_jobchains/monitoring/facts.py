@@ -66,7 +66,7 @@ class JobCounts:
 
 @dataclass(frozen=True)
 class QueueFacts(JobCounts):
-    """A queue with its jobs. ``slot_limit``: the slots of each worker that may run its jobs, or None."""
+    """A queue with its jobs. ``slot_limit``: how many of them may run at once, or None."""
 
     is_paused: bool
     slot_limit: int | None

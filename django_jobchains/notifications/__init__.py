@@ -22,6 +22,7 @@ from django_jobchains.notifications.hints import (
     chain_finished,
     decode,
     encode,
+    freed_queue,
     job_scheduled,
     ownership_lost,
 )
@@ -39,6 +40,7 @@ __all__ = (
     "chain_finished",
     "decode",
     "encode",
+    "freed_queue",
     "get_notifier",
     "job_scheduled",
     "ownership_lost",

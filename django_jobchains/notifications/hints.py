@@ -14,13 +14,16 @@ KINDS: frozenset[HintKind] = frozenset(get_args(HintKind))
 
 #: The subject of a hint that may concern any subject of its kind, so that every receiver queries.
 EVERY = "*"
+#: The beginning of the subject of ``freed_queue``.
+FREED = "queue:␟"
 
 
 @dataclass(frozen=True, slots=True)
 class Hint:
     """A message that something may have changed. Hints with the same kind and subject are equal.
 
-    ``subject``: the type for ``job_scheduled``, the chain for ``chain_finished``, the job for ``ownership_lost``.
+    ``subject``: the type for ``job_scheduled``, see also ``freed_queue``, the chain for ``chain_finished``, the job for
+    ``ownership_lost``.
     ``count``: how many jobs became due, or None if that is unknown. ``id``: identifies one sending, so that its jobs
     can be distributed: up to 16 hexadecimal digits, or empty if the count is unknown.
     """
@@ -33,6 +36,11 @@ class Hint:
 
 def job_scheduled(type_name: str, count: int | None = None) -> Hint:
     return Hint("job_scheduled", type_name, count)
+
+
+def freed_queue(queue: str) -> Hint:
+    """Return the hint that there may be a free place in a queue with a limit. Only workers of limited queues query."""
+    return Hint("job_scheduled", f"{FREED}{queue}")
 
 
 def chain_finished(chain_id: UUID | str) -> Hint:

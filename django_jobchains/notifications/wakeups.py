@@ -15,7 +15,14 @@ from uuid import UUID
 from django.apps import apps
 
 from django_jobchains.db.connections import call_after_commit
-from django_jobchains.notifications import EVERY, chain_finished, job_scheduled, ownership_lost, publish_after_commit
+from django_jobchains.notifications import (
+    EVERY,
+    chain_finished,
+    freed_queue,
+    job_scheduled,
+    ownership_lost,
+    publish_after_commit,
+)
 from django_jobchains.store import Store, get_store
 from django_jobchains.store.rows import Effects, NewJob
 from django_jobchains.telemetry import observes, report
@@ -55,6 +62,7 @@ def publish(using: str, effects: Effects, reported: Collection[UUID] = frozenset
     hints = {*map(chain_finished, chains), *map(ownership_lost, effects.stopped_jobs)}
     for name in effects.due_types:
         hints.add(job_scheduled(name, effects.due_counts.get(name)))
+    hints.update(map(freed_queue, effects.freed_queues))
     if effects.freed_types:
         config: Any = apps.get_app_config("django_jobchains")  # It holds the project's registry.
         sharing = config.registry.sharing_limits()

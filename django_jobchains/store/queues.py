@@ -1,12 +1,15 @@
 """What was changed at run time about queues and about limits, which workers read before they claim."""
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from django_jobchains.store.database import Part, rows_json
 from django_jobchains.store.errors import retried, retried_at_read_committed
+from django_jobchains.store.record_tables import RecordTable
+
+StartedT = TypeVar("StartedT")
 
 _OVERRIDE = "name text, concurrency int, rate int"
 
@@ -33,6 +36,14 @@ class Rules(NamedTuple):
     overrides: Mapping[str, Override] = MappingProxyType({})
 
 
+class LimitedQueue(NamedTuple):
+    """A queue of which only ``slot_limit`` jobs and records may run at once. ``tables``: those of its records."""
+
+    name: str
+    slot_limit: int
+    tables: Sequence[RecordTable] = ()
+
+
 class Queues(Part):
     def pause(self, names: Collection[str]) -> None:
         """Pause queues. A queue that is already paused keeps its time."""
@@ -42,9 +53,37 @@ class Queues(Part):
         self._write("paused_at", "NULL", "NULL", names)
 
     def limit(self, name: str, slot_limit: int | None) -> None:
-        """Set how many slots of a worker may run jobs of this queue; None is all of them."""
+        """Set how many jobs of this queue may run at once, in all workers together; None is any number."""
         number = "NULL" if slot_limit is None else str(int(slot_limit))
         self._write("slot_limit", number, "excluded.slot_limit", [name])
+
+    @retried
+    def start_within(self, queue: LimitedQueue, start: Callable[[int], StartedT]) -> StartedT | None:
+        """Call ``start`` with the number of places that are free, below 1 if there are none, and return its result.
+
+        ``start`` claims jobs or records of this queue, in the same transaction. Another one that decides about the
+        queue at the same time is not waited for: then the result is None, and nothing is started.
+        """
+        with self.db.transaction() as is_own:
+            self.db.write_first()
+            if is_own:
+                self.db.read_committed()
+            if not self.db.has_one_writer:
+                [(is_locked,)] = self.db.fetch(f"SELECT {self.db.try_lock('%s::text')}", [f"queue {queue.name}"])
+                if not is_locked:
+                    return None
+            # Counted in another statement, because its snapshot is newer than the lock.
+            return start(queue.slot_limit - self.count(queue))
+
+    def count(self, queue: LimitedQueue) -> int:
+        """Count the running jobs of a queue, and its records in process."""
+        names = [(table.name, table.under(table.name).state) for table in queue.tables]
+        counts = [f"(SELECT count(*) FROM {table} WHERE {state} = 'processing')" for table, state in names]
+        # By the index of running jobs, of which there are few.
+        jobs = f"{self.tables.job} {self.db.by_index('jobchains_leased')}"
+        counts.append(f"(SELECT count(*) FROM {jobs} WHERE status = 'running' AND queue = %s)")
+        [(running,)] = self.db.fetch(f"SELECT {' + '.join(counts)}", [queue.name])
+        return int(running)
 
     @retried
     def override(self, name: str, override: Override) -> None:

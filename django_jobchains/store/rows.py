@@ -102,12 +102,16 @@ class Effects:
     #: The types of jobs that were taken from running attempts: others may take their places within a limit.
     freed_types: set[str] = field(default_factory=set, compare=False)
 
+    #: Queues with limits in which jobs or records have ended, so that there may be free places.
+    freed_queues: set[str] = field(default_factory=set, compare=False)
+
     def add(self, other: "Effects") -> None:
         for name in other.due_types:
             self._add_type(name, other.due_counts.get(name))
         self.finished_chains |= other.finished_chains
         self.stopped_jobs |= other.stopped_jobs
         self.freed_types |= other.freed_types
+        self.freed_queues |= other.freed_queues
         self.failed_waiters |= other.failed_waiters
         self.unblocked |= other.unblocked
         self.failure_jobs |= other.failure_jobs

@@ -34,6 +34,7 @@ from django_jobchains.testing.records import RecordRunner, ThisThread
 from django_jobchains.values import Duration, DurationLike
 from django_jobchains.worker.end_writer import EndWriter, JobSink
 from django_jobchains.worker.options import WorkerContext, WorkerOptions
+from django_jobchains.worker.queue_limits import ClaimSpec
 
 ResultT = TypeVar("ResultT")
 
@@ -76,7 +77,7 @@ def run_due_jobs(limit: int | None = None, *, raise_errors: bool = False, using:
     while limit is None or len(outcomes) < limit:
         if len(outcomes) >= ATTEMPTS_LIMIT:
             raise AssertionError(f"Jobs are still due after {ATTEMPTS_LIMIT} attempts: pass a limit.")
-        jobs = _claim(store, rotation, limit and limit - len(outcomes))
+        jobs = _claim(context, rotation, limit and limit - len(outcomes))
         if not jobs:
             record = record_runner.next()
             if record is None:
@@ -124,21 +125,28 @@ def _with_job(outcome: Outcome, job: Job) -> JobOutcome:
     return JobOutcome(job, outcome.ending, outcome.error)
 
 
-def _claim(store: Store, rotation: Rotation, limit: int | None) -> list[ClaimedJob]:
-    """Claim the next job, with others of its type if its handler takes batches. Types without limits come first."""
+def _claim(context: WorkerContext, rotation: Rotation, limit: int | None) -> list[ClaimedJob]:
+    """Claim the next job, with others of its type if its handler takes batches. Types without limits come first, and
+    limited queues come last."""
+    store, queues = context.store, context.queues
     processors = {processor.job_type.name: processor for processor in get_registry().processors()}
     leases = {name: resolve(*processor.policies).lease.seconds for name, processor in processors.items()}
     limited = {name for name, processor in processors.items() if processor.limits}
     expired: list[ExpiredJob] = []
 
     def claim(size: int, names: set[str]) -> list[ClaimedJob]:
+        found: list[ClaimedJob] = []
+        for spec in sorted(queues.claims_for(size), key=lambda spec: spec.within.name if spec.within else ""):
+            start = partial(claim_now, names, spec)
+            found += queues.start(spec.within, min(spec.limit, size - len(found)), start)
+        return found
+
+    def claim_now(names: set[str], spec: ClaimSpec, size: int) -> list[ClaimedJob]:
         served = {name: seconds for name, seconds in leases.items() if name in names}
         if names.isdisjoint(limited):
-            return store.jobs.claim(WORKER, size, served, expired=expired)
-        own = {name: processors[name].limits for name in names}
-        return store.limits.claim(
-            WORKER, size, limited_types(served, own, store.queues.rules().overrides), rotation, expired=expired
-        )
+            return store.jobs.claim(WORKER, size, served, spec.queues, spec.excluded, expired)
+        types = limited_types(served, {name: processors[name].limits for name in names}, queues.overrides)
+        return store.limits.claim(WORKER, size, types, rotation, spec.queues, spec.excluded, expired)
 
     jobs = claim(1, leases.keys() - limited) or claim(1, limited)
     for job in jobs:
@@ -147,7 +155,7 @@ def _claim(store: Store, rotation: Rotation, limit: int | None) -> list[ClaimedJ
     if expired:  # They expired after the call had begun.
         with announced(store) as effects:
             store.attempts.hand_back([job.key for job in expired], effects, has_begun=False)
-    return jobs if jobs or not expired else _claim(store, rotation, limit)
+    return jobs if jobs or not expired else _claim(context, rotation, limit)
 
 
 def _in_savepoint(store: Store, run: Callable[[], ResultT]) -> ResultT:

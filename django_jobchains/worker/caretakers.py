@@ -78,6 +78,8 @@ class Reaper(PeriodicTask):
             self._applied = self._store.deferred.apply(REAP_LIMIT, self._applied or 0, effects)
             effects.stopped_jobs.update(job.id for job in reaped)  # Their workers may only be slow.
             effects.freed_types.update(job.type_name for job in reaped)
+            if reaped:
+                effects.freed_queues.update(self._context.queues.limited)
         for job in reaped:
             report(JobReaped(self._context.worker, *job[:-1]))
         if effects.finished_chains and self._context.options.has_tasks:

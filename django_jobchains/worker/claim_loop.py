@@ -4,6 +4,7 @@ import random
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from django_jobchains.attempts.outcome import Outcome, not_started
 from django_jobchains.notifications.wakeups import announced
@@ -12,6 +13,7 @@ from django_jobchains.telemetry import measured, report
 from django_jobchains.telemetry.events import JobExpired
 from django_jobchains.worker.end_writer import EndWriter
 from django_jobchains.worker.options import WorkerContext
+from django_jobchains.worker.queue_limits import ClaimSpec
 from django_jobchains.worker.records import RecordLane, RecordWorkers
 from django_jobchains.worker.slots import PATIENCE_SECONDS, AnyAttempt, Lane, SlotTask
 from django_jobchains.worker.threads import LOCK_SECONDS
@@ -160,19 +162,7 @@ class ClaimLoop:
             since, worker = time.monotonic(), self._context.worker
             expired: list[ExpiredJob] = []
             with measured("claim", worker):
-                if lane.rotation is None:
-                    jobs = self._store.jobs.claim(worker, limit, lane.leases, claim.queues, claim.excluded, expired)
-                else:
-                    with self._store.db.waits_at_most(LOCK_SECONDS):
-                        jobs = self._store.limits.claim(
-                            worker,
-                            limit,
-                            lane.limited(self._queues.overrides),
-                            lane.rotation,
-                            claim.queues,
-                            claim.excluded,
-                            expired,
-                        )
+                jobs = self._queues.start(claim.within, limit, partial(self._claim_now, lane, claim, expired))
             if jobs:
                 self._count(len(jobs))
                 self._start(lane, jobs, since)
@@ -184,6 +174,14 @@ class ClaimLoop:
                     report(JobExpired(worker, job.id, job.chain_id, job.type_name))
                 self._hand_back([job.key for job in expired])
         return claimed
+
+    def _claim_now(self, lane: Lane, claim: ClaimSpec, expired: list[ExpiredJob], limit: int) -> list[ClaimedJob]:
+        worker, queues, excluded = self._context.worker, claim.queues, claim.excluded
+        if lane.rotation is None:
+            return self._store.jobs.claim(worker, limit, lane.leases, queues, excluded, expired)
+        types = lane.limited(self._queues.overrides)
+        with self._store.db.waits_at_most(LOCK_SECONDS):
+            return self._store.limits.claim(worker, limit, types, lane.rotation, queues, excluded, expired)
 
     def _start(self, lane: Lane, jobs: Sequence[ClaimedJob], since: float) -> None:
         """Hold the leases of claimed jobs, and put their attempts into the pool. A batch is one attempt."""

@@ -86,7 +86,10 @@ class Components:
         self.health_monitor.started(self.listener)
 
     def on_hint(self, hint: Hint) -> None:
-        self.context.queues.on_hint(hint)  # before the claim loop wakes up
+        is_freed = self.context.queues.on_hint(hint)  # Before the claim loop wakes up.
+        if is_freed and self.context.wake.accepts_hints:
+            self.records.look_soon()
+            self.context.wake.query_in(0.0, is_shared=False)
         self.wake_order.on_hint(hint)
         self.renewal.on_hint(hint)
         self.records.on_hint(hint)

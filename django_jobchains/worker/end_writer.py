@@ -408,6 +408,8 @@ class JobSink(Sink[Outcome]):
         keys = [outcome.job.key for outcome in outcomes]
         self._context.counter.ended(outcomes, self._context.leases.since(keys))
         known = self._context.leases.release(keys)
+        limited = self._context.queues.limited
+        self._effects.freed_queues.update(outcome.job.queue for outcome in outcomes if outcome.job.queue in limited)
         is_end_observed = observes(ChainEnded)
         attempts, chains, continuations = [], [], []
         for outcome in outcomes:

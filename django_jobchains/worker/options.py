@@ -3,10 +3,12 @@
 Each check raises ``ImproperlyConfigured``, which names the argument.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import partial
 from itertools import chain
 from logging import getLogger
 from typing import TypeVar
@@ -28,8 +30,9 @@ from django_jobchains.middleware.hooks import required_middleware
 from django_jobchains.records.checks import model_problems, shared_tables, table_problems
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.store import Store, get_store
+from django_jobchains.store.record_tables import RecordTable
 from django_jobchains.text.errors import log_text
-from django_jobchains.values import DurationLike, Value
+from django_jobchains.values import QUEUE, Count, DurationLike, Value
 from django_jobchains.worker.attempt_counter import AttemptCounter
 from django_jobchains.worker.claim_wait import WakeUp
 from django_jobchains.worker.held_leases import HeldJobs, HeldLeases, HeldRecords
@@ -59,6 +62,8 @@ class WorkerOptions:
     #: By the names of record workers.
     record_isolations: Mapping[str, Isolation] = field(default_factory=dict)
     queues: tuple[str, ...] | None = None
+    #: How many slots may run jobs and records of a queue.
+    queue_slots: Mapping[str, int] = field(default_factory=dict)
     slots: int = 1
     async_slots: int = 1
     poll_seconds: float = 1.0
@@ -267,6 +272,23 @@ def check_record_tables(kinds: Iterable[RecordType], using: str) -> None:
             raise ImproperlyConfigured(f"{problem.msg} {problem.hint}")
 
 
+def record_tables(options: WorkerOptions) -> dict[str, list[RecordTable]]:
+    """Return the tables of the project's records by queue, whether or not the worker serves them."""
+    using, tables = options.store.using, defaultdict[str, list[RecordTable]](list)
+    for kind in options.registry.record_types():
+        if kind.is_in(using):
+            tables[kind.queue].append(kind.table(using))
+    return tables
+
+
+def checked_queue_slots(given: object) -> dict[str, int]:
+    """Return how many slots may run jobs of a queue."""
+    if not isinstance(given, Mapping):
+        raise refused("queue_slots", given, 'is not a dict of queues and numbers, as in {"mail": 2}')
+    with worker_errors():
+        return {QUEUE.check("queue_slots", name): Count().check("queue_slots", slots) for name, slots in given.items()}
+
+
 def has_task_backends() -> bool:
     """Return whether ``TASKS`` has a backend of ours. Its import has set ``registry.load_task``."""
     if registries.load_task is None:
@@ -328,7 +350,9 @@ class WorkerContext:
             name: HeldRecords(kind, self.store, self.worker) for name, kind in options.records.items()
         }
         self.held: list[HeldLeases] = [self.leases, *self.record_leases.values()]
-        self.queues = ServedQueues(self.store, self.held, options.queues)
+        self.queues = ServedQueues(
+            self.store, self.held, options.queues, options.queue_slots, partial(record_tables, options)
+        )
         self.counter = AttemptCounter(self.store, worker=self.worker, seconds=self.settings.HEARTBEAT_SECONDS)
         self.log_buffer = JobLogBuffer()
         self.observers = ObserverCalls()

@@ -21,7 +21,7 @@ from django_jobchains.attempts.record_attempt import (
     not_loaded,
 )
 from django_jobchains.handlers.abort_signal import AbortSignal
-from django_jobchains.notifications import EVERY, Hint
+from django_jobchains.notifications import EVERY, Hint, freed_queue, publish_after_commit
 from django_jobchains.notifications.base import WarningThrottle
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.records.errors import RecordHidden
@@ -92,10 +92,17 @@ class RecordWorkers:
         if any(is_reason) and self._wake.accepts_hints:
             self._wake.query_in(0.0, is_shared=False)
 
+    def look_soon(self) -> None:
+        """Let the next step of the claim loop query for records."""
+        for lane in self.lanes.values():
+            lane.look_soon()
+
     def _on_written(self, ended: EndedRecord) -> None:
         if ended.state in ("completed", "errored", "failed"):
             ending = OutcomeKind.RETRIED if ended.state == "errored" else OutcomeKind(ended.state)
             self._context.counter.count(ended.kind.name, ended.kind.queue, ended.seconds, ending)
+        if ended.kind.queue in self._context.queues.limited:
+            publish_after_commit(self._store.using, [freed_queue(ended.kind.queue)])
         lane = self.lanes[ended.kind.name]
         if ended.ending != "handed_back":  # Otherwise a table that is locked would be queried without a pause.
             lane.look_soon()
@@ -324,6 +331,7 @@ class RecordSource:
         self.leases = context.record_leases[kind.name]
         self.writer = writer
         self._store = context.store
+        self._queues = context.queues
         self._worker = context.worker
         self._hostname = context.options.name[: kind.model_field("worker_hostname").max_length]
         self._make = make
@@ -358,13 +366,16 @@ class RecordSource:
             has_own_order=bool(self.kind.order_by),
             prefers_planned=self._prefers_planned,
         )
-        table = self.kind.table(self._store.using)
         with measured("record_dequeue", self._worker, self.kind.name), self._store.db.waits_at_most(LOCK_SECONDS):
-            if self._limits is None:
-                return self._store.records.dequeue(table, request, joins_transaction=self._joins_transaction)
-            return self._store.record_limits.dequeue(
-                table, self._limits, self._rotation, request, joins_transaction=self._joins_transaction
-            )
+            return self._queues.start(self._queues.limited.get(self.kind.queue), size, partial(self._start, request))
+
+    def _start(self, request: DequeueRequest, limit: int) -> list[Dequeued]:
+        table, store = self.kind.table(self._store.using), self._store
+        request = request._replace(limit=limit)
+        joins = self._joins_transaction or self.kind.queue in self._queues.limited
+        if self._limits is None:
+            return store.records.dequeue(table, request, joins_transaction=joins)
+        return store.record_limits.dequeue(table, self._limits, self._rotation, request, joins_transaction=joins)
 
     @property
     def met_lock(self) -> bool:

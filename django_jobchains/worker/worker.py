@@ -5,7 +5,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from math import inf
 
@@ -35,6 +35,7 @@ from django_jobchains.worker.options import (
     checked,
     checked_names,
     checked_policy,
+    checked_queue_slots,
     checked_registry,
     checked_store,
     has_task_backends,
@@ -59,8 +60,9 @@ class Worker:
     Up to ``slots`` run in threads, and up to ``async_slots`` async ones on an event loop.
 
     ``queues``: the queues served, None for every queue. ``types``: names or patterns ("shop.*"), None for every type
-    with a processor. A string is one name. ``burst``: end when nothing is due. ``max_jobs``: end after this number of
-    jobs. ``max_rss``: a limit in bytes; a larger process claims no more jobs, and ``run`` ends after running attempts.
+    with a processor. A string is one name. ``queue_slots``: how many of the slots may run jobs of a queue, as in
+    ``{"mail": 2}``. ``burst``: end when nothing is due. ``max_jobs``: end after this number of jobs. ``max_rss``: a
+    limit in bytes; a larger process claims no more jobs, and ``run`` ends after running attempts.
     ``max_active_seconds``: the same after the worker has been active for this time. ``maintenance_only``: run no
     handlers, and only do what each worker does periodically for all. Durations are timedeltas or seconds, and default
     to ``JOBCHAINS``. ``required_middleware``: classes or dotted paths, in addition to those that ``JOBCHAINS``
@@ -76,6 +78,7 @@ class Worker:
         slots: int | None = None,
         async_slots: int | None = None,
         queues: Collection[str] | str | None = None,
+        queue_slots: Mapping[str, int] | None = None,
         types: Collection[str] | str | None = None,
         using: str | None = None,
         name: str | None = None,
@@ -107,6 +110,7 @@ class Worker:
         self._max_active_seconds = checked(Duration(), "max_active_seconds", max_active_seconds, inf)
         registry = checked_registry(registry)
         served_types, served_queues = checked_names("types", types, TYPE_NAME), checked_names("queues", queues, QUEUE)
+        own_slots = checked_queue_slots({} if queue_slots is None else queue_slots)
         own = checked_policy(backoff, lease, max_attempts, timeout, isolation)
         self.store = checked_store(using)
         has_tasks = registry is get_registry() and has_task_backends()
@@ -114,7 +118,13 @@ class Worker:
         policies, records = {}, {}
         if maintenance_only:
             check_maintenance_only(
-                slots=slots, async_slots=async_slots, queues=queues, types=types, burst=burst, max_jobs=max_jobs
+                slots=slots,
+                async_slots=async_slots,
+                queues=queues,
+                types=types,
+                burst=burst,
+                max_jobs=max_jobs,
+                queue_slots=queue_slots,
             )
             served_queues = ()
         else:
@@ -130,6 +140,7 @@ class Worker:
             records=records,
             record_isolations=record_isolations(registry, records, own),
             queues=served_queues,
+            queue_slots=own_slots,
             slots=0 if maintenance_only else checked(Count(), "slots", slots, settings.SLOTS),
             async_slots=checked(Count(), "async_slots", async_slots, settings.ASYNC_SLOTS),
             poll_seconds=checked(Duration(), "poll_seconds", poll_seconds, settings.POLL_SECONDS),

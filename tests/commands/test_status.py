@@ -205,10 +205,10 @@ def test_there_is_no_warning_about_a_queue_with_jobs_or_a_worker(run, store):
 
 
 def test_a_limit_is_set_and_removed(run):
-    assert run("limit", "mail", "2").out == "mail: 2 slots of each worker.\n"
+    assert run("limit", "mail", "2").out == "mail: at most 2 at once.\n"
     assert QueueState.objects.get().slot_limit == 2
     assert run("queues", "--format", "json").json["queues"][0]["slot_limit"] == 2
-    assert "  2 slots per worker  " in run("queues").out
+    assert "  at most 2 at once  " in run("queues").out
     assert run("limit", "mail", "none").out == "mail: no limit.\n"
     assert queues.states() == []
 

@@ -6,7 +6,9 @@ import pytest
 from django.db import transaction
 from django.test import override_settings
 
-from django_jobchains import chains, queues
+from django_jobchains import chains, limits, queues
+from django_jobchains.models import Job
+from django_jobchains.testing import run_due_jobs
 from tests.support.statements import statements_of_others
 from tests.support.waiting import stays, until, until_completed
 from tests.support.workers import completed
@@ -184,7 +186,7 @@ def test_end_of_a_limited_job_starts_the_next(processors, start_worker):
     until(lambda: completed(queue="slow") == 40)
 
 
-def test_priority_applies_among_queues_below_their_limit(processors, make_worker):
+def test_priority_applies_among_queues_below_the_limits_of_a_worker(processors, make_worker):
     """The jobs run long enough that the worker does not claim ahead."""
     order = []
 
@@ -193,10 +195,9 @@ def test_priority_applies_among_queues_below_their_limit(processors, make_worker
         order.append(job.queue)
         job.signal.wait(0.05)
 
-    queues.set_limit("slow", 1)
     for queue, priority in (("slow", 1), ("other", 2), ("slow", 3), ("other", 4)):
         note.enqueue(queue=queue, priority=priority)
-    make_worker(slots=1, max_jobs=10).run_until_idle(15)
+    make_worker(slots=1, max_jobs=10, queue_slots={"slow": 1}).run_until_idle(15)
     assert order == ["other", "slow", "other", "slow"]
 
 
@@ -222,12 +223,62 @@ def test_limit_of_a_running_worker_is_raised_lowered_paused_and_removed(enqueue,
     assert held.max_running.get("slow", 1) == 1
 
 
-def test_limit_applies_to_each_worker(enqueue, held, start_worker):
+def test_limit_holds_for_all_workers_together(enqueue, held, gate, start_worker):
+    queues.set_limit("slow", 3)
+    for _ in range(3):
+        start_worker(slots=2)
+    enqueue("slow", 9)
+    held.until(slow=3)
+    gate.set()
+    until(lambda: completed(queue="slow") == 9)
+    assert held.max_running == {"slow": 3}
+
+
+def test_a_free_place_is_used_by_other_workers_at_once(processors, gate, start_worker):
+    """Also by workers of other types, and not after the poll interval, which is a minute."""
+    first = processors.register("queues.first")(lambda job: gate.wait(30))
+    second = processors.register("queues.second")(lambda job: None)
     queues.set_limit("slow", 1)
+    start_worker(slots=1, types=["queues.first"])
+    first.enqueue(queue="slow")
+    until(lambda: Job.objects.filter(status="running").exists())
+    start_worker(slots=1, types=["queues.second"])
+    chain = second.enqueue(queue="slow")
+    assert_still_pending(chain)
+    gate.set()
+    until(lambda: chain.refresh().status == "completed", 15)
+
+
+def test_own_slots_of_a_worker_are_limited_beside_the_queue(enqueue, held, start_worker):
+    queues.set_limit("slow", 3)
     for _ in range(2):
-        start_worker(slots=3)
+        start_worker(slots=4, queue_slots={"slow": 2, "mail": 1})
     enqueue("slow", 6)
-    held.until(slow=2)
+    enqueue("mail", 6)
+    held.until(slow=3, mail=2)
+
+
+def test_a_limit_of_0_starts_nothing(quick, start_worker):
+    limits.set(queue="slow", concurrency=0)
+    slow, other = quick.enqueue(queue="slow"), quick.enqueue(queue="other")
+    with statements_of_others() as statements:
+        start_worker()
+        until_completed(other)
+        until(lambda: statements.per_second() < 10)
+    assert_still_pending(slow)
+    limits.reset(queue="slow")
+    until_completed(slow)
+
+
+def test_limits_hold_in_tests(processors):
+    sizes = []
+    batch = processors.register("queues.batch", batch_limit=10)(lambda batch: sizes.append(len(batch)))
+    chains.enqueue_many([batch.item(queue=queue) for queue in ("slow", "slow", "slow", "other")])
+    limits.set(queue="slow", concurrency=0)
+    assert [outcome.job.queue for outcome in run_due_jobs()] == ["other"]
+    limits.set(queue="slow", concurrency=2)
+    run_due_jobs()
+    assert sizes == [1, 2, 1]
 
 
 def test_failed_attempt_frees_its_place_below_the_limit(processors, make_worker):

@@ -10,6 +10,7 @@ from django.db import connection, transaction
 from django_jobchains.declare.policies import Backoff
 from django_jobchains.models import Job
 from django_jobchains.store import get_store
+from django_jobchains.store.queues import LimitedQueue
 from tests.store.backlog import add, add_failed_attempts, add_links, analyze, committed_rows
 from tests.store.planned_calls import CALLS, ENDS
 from tests.support.jobs import MAIL, SHIP, claim, create, expire, running
@@ -118,6 +119,11 @@ def test_reaper_finds_expired_leases_by_their_index(store):
     found = plan_of(lambda: store.leases.reap(10, Backoff(), 10))
     assert "jobchains_leased" in indexes_of(found)
     assert_reads_little(found, 20)
+
+
+def test_running_jobs_of_a_limited_queue_are_counted_by_the_index_of_running_jobs(store):
+    found = plan_of(lambda: store.queues.count(LimitedQueue("default", 5)))
+    assert indexes_of(found) == {"jobchains_leased"}
 
 
 def test_lock_finds_its_row_by_the_primary_key(store):

@@ -42,6 +42,7 @@ OTHERS = {
 }
 #: Calls that are always part of a transaction that the caller ends, or of another call that is retried.
 NEVER_ALONE = {
+    "queues.count",
     "attempts.lock",
     "attempts.lock_all",
     "chains.complete",

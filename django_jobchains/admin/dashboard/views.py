@@ -168,8 +168,8 @@ class QueueChangeForm(forms.Form):
             text = gettext("The limit of queue %(name)s was removed.")
         else:
             text = ngettext(
-                "Queue %(name)s was limited to %(count)s slot per worker.",
-                "Queue %(name)s was limited to %(count)s slots per worker.",
+                "Queue %(name)s was limited to %(count)s job at once.",
+                "Queue %(name)s was limited to %(count)s jobs at once.",
                 slots,
             )
         return text % {"name": queue, "count": number(slots or 0)}
@@ -181,7 +181,7 @@ class QueueChangeForm(forms.Form):
             return {"pause": _("Paused."), "resume": _("Resumed.")}[verb]
         if slots is None:
             return _("Limit removed.")
-        text = ngettext_lazy("Limited to {count} slot per worker.", "Limited to {count} slots per worker.", slots)
+        text = ngettext_lazy("Limited to {count} job at once.", "Limited to {count} jobs at once.", slots)
         return format_lazy(text, count=slots)
 
     def error_message(self) -> str:

@@ -189,6 +189,7 @@ def _worker(options: dict[str, Any], **limits: Any) -> Worker:
         slots=options["slots"],
         async_slots=options["async_slots"],
         queues=options["queue"],
+        queue_slots=dict(options["queue_slots"] or ()),
         types=options["type"],
         using=options["database"],
         burst=options["burst"],
@@ -273,6 +274,13 @@ def _add_options(parser: CommandParser) -> None:
         "--queue", type=queue, action="append", metavar="QUEUE", help="queue to serve; repeatable (default: all)"
     )
     parser.add_argument(
+        "--queue-slots",
+        action="append",
+        type=_queue_slots,
+        metavar="QUEUE=N",
+        help="use at most N slots of this worker for jobs of a queue; repeatable",
+    )
+    parser.add_argument(
         "--type",
         type=type_name,
         action="append",
@@ -309,6 +317,13 @@ def _add_options(parser: CommandParser) -> None:
     parser.add_argument(
         "--health-host", default="127.0.0.1", metavar="ADDRESS", help="for --health-port (default: 127.0.0.1)"
     )
+
+
+def _queue_slots(text: str) -> tuple[str, int]:
+    name, _, number = text.rpartition("=")
+    if not (name and number.isdecimal() and int(number)):
+        raise ArgumentTypeError(f"{text!r} must be the name of a queue and a number of slots, as in mail=2")
+    return name, int(number)
 
 
 def _port(text: str) -> int:

@@ -57,7 +57,7 @@ def test_a_queue_is_paused_and_resumed_by_its_buttons(operator, store, name):
 def test_setting_and_removing_a_limit_keeps_the_pause(operator):
     queues.pause("mail")
     message = press(operator, form_of(operator, "mail", "limit"), "limit", slots="3")
-    assert (message, queue_settings()) == ("Queue mail was limited to 3 slots per worker.", {"mail": (True, 3)})
+    assert (message, queue_settings()) == ("Queue mail was limited to 3 jobs at once.", {"mail": (True, 3)})
     form = form_of(operator, "mail", "limit")
     assert form.all("input", name="slots")[0].attributes["value"] == "3"
     assert press(operator, form, "limit", slots="") == "The limit of queue mail was removed."
@@ -105,8 +105,8 @@ def test_changing_queues_requires_a_login_a_post_request_and_the_csrf_token(clie
     [
         ("pause", "", "Paused."),
         ("resume", "", "Resumed."),
-        ("limit", "1", "Limited to 1 slot per worker."),
-        ("limit", "4", "Limited to 4 slots per worker."),
+        ("limit", "1", "Limited to 1 job at once."),
+        ("limit", "4", "Limited to 4 jobs at once."),
         ("limit", "", "Limit removed."),
     ],
 )

@@ -29,7 +29,7 @@ def test_queues_show_their_backlog_and_state(viewer, store):
     queues.set_limit("imports", 2)
     page = open_dashboard(viewer)
     assert page.table("queues") == [
-        ["imports", "paused 2 slots per worker", "0", "", "0", "0", "0", "0"],
+        ["imports", "paused at most 2 jobs at once", "0", "", "0", "0", "0", "0"],
         ["mail", "open", "3", "3 min", "2", "4", "1", "0"],
     ]
     assert (page.figures()["due jobs"], page.figures()["oldest due job"]) == ("3", "3 min")

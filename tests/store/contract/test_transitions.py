@@ -32,7 +32,7 @@ READERS = {
     "chains.wait_of", "jobs.next_due", "jobs.state_of", "jobs.types_of", "last_jobs.chains_of", "last_jobs.lock",
     "last_jobs.lock_chain_of",
     "last_jobs.of_jobs", "last_jobs.read", "leases.check", "leases.expired", "limits.next_due",
-    "limits.without_keys", "queues.rules", "retention.find_ended",
+    "limits.without_keys", "queues.count", "queues.rules", "retention.find_ended",
     "stats.activity", "stats.counts_by_time", "stats.counts_by_type", "stats.counts_of",
     "stats.failing_types", "stats.held_groups", "stats.pending_groups", "stats.time_ago",
     "stats.names", "stats.running_groups", "stats.waiting_with", "workers.count", "workers.present",
@@ -40,7 +40,8 @@ READERS = {
 #: Methods about workers, queues, keys, counts and records.
 NOT_OF_JOBS = {
     "deferred.apply_records", "deferred.defer_records", "keys.forget",
-    "queues.limit", "queues.override", "queues.pause", "queues.reset", "queues.resume", "rates.forget",
+    "queues.limit", "queues.override", "queues.start_within", "queues.pause", "queues.reset", "queues.resume",
+    "rates.forget",
     "stats.add_counts", "stats.prune_counts", "workers.beat", "workers.leave", "workers.prune",
 }  # fmt: skip
 #: Methods about attempts that do not write to their jobs.
