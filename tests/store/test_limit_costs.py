@@ -9,8 +9,9 @@ from django.db import connection, transaction
 from django_jobchains.models import Job
 from django_jobchains.store import get_store
 from django_jobchains.store.limits import LimitedTypes, Rotation
+from django_jobchains.store.rates import StartRate
 from tests.store.backlog import add, analyze
-from tests.support.jobs import LEASE_SECONDS, MAIL, SHIP, create
+from tests.support.jobs import LEASE_SECONDS, MAIL, SHIP, create, database_now
 from tests.support.plans import cost_of, plan_of, use_plans
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -18,19 +19,31 @@ pytestmark = pytest.mark.django_db(transaction=True)
 KEYS = 1_000
 LIMIT = 2
 TYPES = LimitedTypes({SHIP: LEASE_SECONDS}, {SHIP: LIMIT})
+RATED = LimitedTypes({SHIP: LEASE_SECONDS}, {SHIP: None}, {SHIP: StartRate(3_600_000_000, LIMIT)})
 #: The cost that is allowed for each key that a claim passes, and for the statements.
-FOR_A_KEY = {"postgresql": 12, "sqlite": 250}
+FOR_A_KEY = {"postgresql": 16, "sqlite": 400}
 FOR_THE_STATEMENTS = {"postgresql": 120, "sqlite": 3_000}
 
 
-def fill(jobs_of_a_key, *, is_saturated=True):
+def fill(jobs_of_a_key, *, is_saturated=True, is_rated=False):
     """Create keys with this many pending jobs, all at their limit except one, or all free."""
     table = Job._meta.db_table
     with connection.cursor() as cursor:
         add(cursor, KEYS * jobs_of_a_key, SHIP, "pending", 0, "-1 hour")
-        add(cursor, KEYS * LIMIT * is_saturated, SHIP, "running", 0, "-1 hour")
+        add(cursor, KEYS * LIMIT * (is_saturated and not is_rated), SHIP, "running", 0, "-1 hour")
         key = f"'k' || (CAST(substr(deduplication_key, 5) AS integer) % {KEYS})"
-        cursor.execute(f"UPDATE {table} SET limit_key = {key}, concurrency_key = 'shop.ship ' || {key}")
+        counted_by = "rate_key" if is_rated else "concurrency_key"
+        cursor.execute(f"UPDATE {table} SET limit_key = {key}, {counted_by} = 'shop.ship ' || {key}")
+        if is_saturated and is_rated:
+            get_store().rates.charge(
+                [
+                    (f"shop.ship k{number}", rate)
+                    for number in range(KEYS)
+                    if number != 777
+                    for rate in [RATED.rates[SHIP]] * LIMIT
+                ],
+                database_now(),
+            )
         cursor.execute(f"DELETE FROM {table} WHERE status = 'running' AND limit_key = 'k777'")
         analyze(cursor)
 
@@ -47,31 +60,38 @@ def costs(run):
     return found
 
 
-def claim(store, limit=10):
-    return store.limits.claim("worker", limit, TYPES, Rotation("k3"))
+def claim(store, limit=10, types=TYPES):
+    return store.limits.claim("worker", limit, types, Rotation("k3"))
 
 
-def test_a_claim_among_saturated_keys_does_not_depend_on_their_backlogs():
-    vendor = connection.vendor
-    fill(2)
-    few = max(costs(lambda store: _assert_claims(store, 2)))
+rated = pytest.mark.parametrize("is_rated", [False, True], ids=["concurrency", "rate"])
+
+
+@rated
+def test_a_claim_among_saturated_keys_does_not_depend_on_their_backlogs(is_rated):
+    vendor, types = connection.vendor, RATED if is_rated else TYPES
+    fill(2, is_rated=is_rated)
+    few = max(costs(lambda store: _assert_claims(store, types)))
     Job.objects.all().delete()
-    fill(20)
-    many = max(costs(lambda store: _assert_claims(store, LIMIT)))
+    fill(20, is_rated=is_rated)
+    many = max(costs(lambda store: _assert_claims(store, types)))
+    print("CLAIM", vendor, is_rated, few, many)
     assert many <= FOR_A_KEY[vendor] * KEYS + FOR_THE_STATEMENTS[vendor], many
     # A larger index has another level, and the jobs of a key end on another page.
     assert many <= 3 * few + FOR_THE_STATEMENTS[vendor], (few, many)
 
 
-def _assert_claims(store, count):
-    jobs = claim(store)
-    assert len(jobs) == count
+def _assert_claims(store, types):
+    jobs = claim(store, types=types)
+    assert len(jobs) == LIMIT
     assert set(Job.objects.filter(pk__in=[job.id for job in jobs]).values_list("limit_key", flat=True)) == {"k777"}
 
 
-def test_next_due_passes_saturated_keys_once():
-    fill(5)
-    found = costs(lambda store: store.limits.next_due(TYPES))
+@rated
+def test_next_due_passes_saturated_keys_once(is_rated):
+    fill(5, is_rated=is_rated)
+    found = costs(lambda store: store.limits.next_due(RATED if is_rated else TYPES))
+    print("NEXT", connection.vendor, is_rated, found)
     assert max(found) <= FOR_A_KEY[connection.vendor] * KEYS + FOR_THE_STATEMENTS[connection.vendor]
 
 
@@ -88,23 +108,26 @@ def test_limited_jobs_of_other_types_cost_nothing():
     assert max(costs(run)) <= alone + FOR_THE_STATEMENTS[vendor]
 
 
-def test_a_claim_with_free_places_reads_as_many_keys_as_it_claims():
-    fill(20, is_saturated=False)
+@rated
+def test_a_claim_with_free_places_reads_as_many_keys_as_it_claims(is_rated):
+    fill(20, is_saturated=False, is_rated=is_rated)
 
     def run(store):
-        assert len(claim(store)) == 10
+        assert len(claim(store, types=RATED if is_rated else TYPES)) == 10
 
+    print("FREE", connection.vendor, is_rated, costs(run))
     assert max(costs(run)) <= FOR_THE_STATEMENTS[connection.vendor] * 5
 
 
 @pytest.mark.postgresql
 @pytest.mark.parametrize("mode", ["auto", "force_generic_plan"])
-def test_postgresql_does_not_compile_the_statements(mode):
+@rated
+def test_postgresql_does_not_compile_the_statements(mode, is_rated):
     """It compiles statements that it expects to be expensive, which takes a hundred times as long as these."""
-    fill(5)
-    store = get_store()
+    fill(5, is_rated=is_rated)
+    store, types = get_store(), RATED if is_rated else TYPES
     with transaction.atomic():
         use_plans(mode)
-        for run in (lambda: claim(store), lambda: store.limits.next_due(TYPES)):
+        for run in (lambda: claim(store, types=types), lambda: store.limits.next_due(types)):
             assert max(node["Total Cost"] for node in plan_of(run)) < 50_000
         transaction.set_rollback(True)

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from django.db.models.functions import Now
 
-from django_jobchains.processors import Backoff, Concurrency, Lease, Processors, RunningJob
+from django_jobchains.processors import Backoff, Concurrency, Lease, Processors, Rate, RunningJob
 from django_jobchains.records import RecordRun
 from tests.records.models import Export, Upload
 from tests.shop.models import Effect
@@ -257,3 +257,16 @@ for_all = processors.register("chaos.for_all", concurrency=Concurrency(3), fair=
 _group = Concurrency(4, group="chaos.group")
 of_group = processors.register("chaos.of_group", concurrency=_group)(hold_place)
 also_of_group = processors.register("chaos.also_of_group", concurrency=_group)(hold_place)
+
+
+def write_start(job: RunningJob[dict[str, Any]]) -> None:
+    """Write when the attempt was claimed, and when the handler was called, by the clock of the database."""
+    effect = Effect.objects.create(job_id=job.id, label=job.last_attempt_at.isoformat())
+    Effect.objects.filter(pk=effect.pk).update(created_at=Now())
+    time.sleep(job.input["seconds"])
+
+
+rated_by_key = processors.register("chaos.rated_by_key", rate=Rate(10, per=1, burst=3, key="key"))(write_start)
+_rate = Rate(25, per=1, group="chaos.rated")
+rated = processors.register("chaos.rated", rate=_rate, concurrency=Concurrency(3))(write_start)
+also_rated = processors.register("chaos.also_rated", rate=_rate)(write_start)
