@@ -8,6 +8,7 @@ counted in ``rates``. See docs/decisions/0091-limits.md.
 
 import json
 import secrets
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
@@ -39,7 +40,11 @@ class Rotation:
     """Whose turn it is: the limit key that was served last in each queue, for each type.
 
     It begins anywhere, so that workers that run for a short time do not all begin with the same keys.
+    ``next_start_at``: the monotonic time when a key that the last claim has served may start its next job. None: it may
+    start one now, or has no rate.
     """
+
+    next_start_at: float | None = None
 
     def __init__(self, start: str | None = None) -> None:
         self.start = secrets.token_hex(8) if start is None else start
@@ -95,6 +100,7 @@ class Limits(Part, ABC):
 
         The other arguments are those of ``Jobs.claim``. Among the jobs of one key, the most urgent come first.
         """
+        rotation.next_start_at = None
         if not types.leases or limit < 1:
             return []
         groups, rows = self._claim(worker, limit, types, rotation, queues, excluded)
@@ -113,11 +119,11 @@ class Limits(Part, ABC):
             groups = self.lock_groups(limit, types, rotation, *served)
             sees_others = not groups or groups[0].isolation in ("", "read committed")
             if sees_others or not is_own:
-                return groups, self.claim_of(groups, worker, limit, types) if groups else []
+                return groups, self.claim_of(groups, worker, limit, types, rotation) if groups else []
         # The project's isolation level hides what others have committed since the transaction began.
         with self.db.at_read_committed():
             groups = self.lock_groups(limit, types, rotation, *served)
-            return groups, self.claim_of(groups, worker, limit, types) if groups else []
+            return groups, self.claim_of(groups, worker, limit, types, rotation) if groups else []
 
     def lock_groups(
         self,
@@ -135,7 +141,9 @@ class Limits(Part, ABC):
         rows = self.db.fetch(self._lock_groups, [*params, min(limit, MAX_GROUPS)])
         return [group for group in map(Group._make, rows) if group.is_locked]
 
-    def claim_of(self, groups: list[Group], worker: str, limit: int, types: LimitedTypes) -> list[tuple[Any, ...]]:
+    def claim_of(
+        self, groups: list[Group], worker: str, limit: int, types: LimitedTypes, rotation: Rotation
+    ) -> list[tuple[Any, ...]]:
         """Claim jobs of these locked groups. Must be another statement than ``lock_groups``: its snapshot is newer."""
         wanted = [
             (
@@ -150,10 +158,13 @@ class Limits(Part, ABC):
         ]
         share = min(limit, max(1, MAX_SHARES * limit // len(groups)))
         rows = self.db.fetch(self._claim_jobs, [rows_json(_WANTED, wanted), share, limit, worker])
+        claimed_at = time.monotonic()
         # Jobs that have expired have no time, because they are not started.
         started = [row for row in rows if row[20] and row[4] in types.rates]
         if started:
-            self._rates.charge([(row[-1], types.rates[row[4]]) for row in started], self.db.time(started[0][20]))
+            starts = [(row[-1], types.rates[row[4]]) for row in started]
+            seconds = self._rates.charge(starts, self.db.time(started[0][20]))
+            rotation.next_start_at = claimed_at + seconds if seconds > 0 else None
         return rows
 
     @retried_at_read_committed

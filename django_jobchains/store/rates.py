@@ -33,15 +33,18 @@ class Rates(Part):
         """
         return f"{self.db.least}({state}.full_at, {state}.started_at + {rate}.microseconds * {rate}.burst)"
 
-    def charge(self, started: Iterable[tuple[str, StartRate]], now: datetime) -> None:
+    def charge(self, started: Iterable[tuple[str, StartRate]], now: datetime) -> float:
         """Count the starts of jobs at this time: the keys of their buckets, and the rates.
 
-        The transaction has claimed the jobs, and holds the locks of the keys and of their rows.
+        The transaction has claimed the jobs, and holds the locks of the keys and of their rows. Returns the seconds
+        until one of these keys may start its next job, which are not positive if it may now.
         """
         microseconds = (now - _EPOCH) // timedelta(microseconds=1)
-        rows = [(key, count, microseconds, *rate) for (key, rate), count in Counter(started).items()]
-        if rows:
-            self.db.execute(self._charge, [rows_json(_STARTED, rows)])
+        counts = Counter(started)
+        rows = [(key, count, microseconds, *rate) for (key, rate), count in counts.items()]
+        full_at: dict[str, int] = dict(self.db.fetch(self._charge, [rows_json(_STARTED, rows)]))
+        starts_at = [full_at[key] - rate.microseconds * (rate.burst - 1) for key, rate in counts]
+        return (min(starts_at) - microseconds) / 1e6
 
     def refund(self, job_ids: Collection[UUID]) -> None:
         """Undo the starts of claimed jobs that have not begun, unless other jobs have started since then.
@@ -66,6 +69,7 @@ class Rates(Part):
             FROM {self.db.rows(_STARTED)} LEFT JOIN {self.tables.rate_state} AS state ON state.key = d.key WHERE true
             ON CONFLICT (key) DO UPDATE SET full_at = excluded.full_at, started_at = excluded.started_at,
                 interval_microseconds = excluded.interval_microseconds
+            RETURNING key, full_at
         """
 
     @statement

@@ -23,12 +23,9 @@ MIN_WAIT_SECONDS = 0.001
 LOCKED_WAIT_SECONDS = 0.1
 #: The wait after a claim that found jobs, before the time of the next due job is read.
 FOUND_WAIT_SECONDS = 0.05
-#: A worker that has claimed a job with a shorter interval between starts claims again after that interval.
-SHORT_INTERVAL_SECONDS = 0.1
-#: The shortest of these waits.
-MIN_INTERVAL_SECONDS = 0.005
-#: The shortest wait of other workers for a start that a rate allows, so that they do not all compete for each.
-MIN_RATE_WAIT_SECONDS = 0.05
+#: The shortest wait for the next start that a rate allows: of the worker that has claimed the last one, and of others,
+#: which would otherwise compete for each start.
+MIN_START_WAIT_SECONDS, MIN_RATE_WAIT_SECONDS = 0.005, 0.05
 #: The shortest wait before records are queried again.
 MIN_RECORD_WAIT_SECONDS = 0.01
 
@@ -290,12 +287,11 @@ class ClaimLoop:
         self._wake.wait(seconds)
 
     def _until_next_start(self, lanes: Iterable[AnyLane]) -> float:
-        """Return the wait after a claim that found jobs: ``FOUND_WAIT_SECONDS``, or the interval of a fast rate."""
-        limited = [lane for lane in lanes if isinstance(lane, Lane) and lane.rotation is not None]
-        rates = [lane.limited(self._queues.overrides).rates for lane in limited]
-        intervals = [own[name].microseconds / 1e6 for own in rates for name in self._found if name in own]
-        short = [max(seconds, MIN_INTERVAL_SECONDS) for seconds in intervals if seconds < SHORT_INTERVAL_SECONDS]
-        return min(short, default=FOUND_WAIT_SECONDS)
+        """Return the wait after a claim that found jobs."""
+        rotations = [lane.rotation for lane in lanes if isinstance(lane, Lane) and lane.rotation is not None]
+        starts = [rotation.next_start_at for rotation in rotations if rotation.next_start_at is not None]
+        left = [max(start - time.monotonic(), MIN_START_WAIT_SECONDS) for start in starts]
+        return min(FOUND_WAIT_SECONDS, *left) if left else FOUND_WAIT_SECONDS
 
     def _next_due(self, lanes: Iterable[AnyLane]) -> float | None:
         of_jobs = [lane for lane in lanes if isinstance(lane, Lane)]

@@ -202,7 +202,7 @@ def test_one_claim_at_a_time_decides_about_a_key(store):
         assert [group.limit_key for group in groups] == ["a"]
         # Another claim finds the key locked, does not wait, and takes what it may of other keys.
         assert elsewhere(lambda other: keys(claim(other, worker="other"))) == ["b", "b"]
-        rows = store.limits.claim_of(groups, WORKER, 10, types())
+        rows = store.limits.claim_of(groups, WORKER, 10, types(), Rotation(""))
         assert len(rows) == 2
         assert elsewhere(lambda other: claim(other, worker="other")) == []
     assert elsewhere(lambda other: claim(other, worker="other")) == []
@@ -215,7 +215,7 @@ def test_a_claim_counts_what_was_committed_after_it_found_its_groups(store):
         groups = store.limits.lock_groups(10, types(), Rotation(""))
         # What is running changes only under the lock; this stands for a claim that committed just before.
         elsewhere(lambda _: Job.objects.filter(pk__in=Job.objects.values("pk")[:1]).update(status="running"))
-        assert len(store.limits.claim_of(groups, WORKER, 10, types())) == 1
+        assert len(store.limits.claim_of(groups, WORKER, 10, types(), Rotation(""))) == 1
 
 
 @with_locks

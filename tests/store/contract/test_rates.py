@@ -1,6 +1,7 @@
 """Rates: jobs start no faster than they allow, by the database's clock."""
 
 import random
+import time
 from datetime import timedelta
 
 import pytest
@@ -62,6 +63,22 @@ def test_starts_are_an_interval_apart(store):
     second = claim(store)
     assert len(second) == 1
     assert second[0].last_attempt_at - first[0].last_attempt_at >= timedelta(seconds=INTERVAL)
+
+
+def test_the_worker_knows_when_it_may_claim_again(store):
+    add(store, "a", 9)
+    rotation, before = Rotation(""), time.monotonic()
+    store.limits.claim(WORKER, 2, types(3), rotation)
+    assert rotation.next_start_at is None
+    store.limits.claim(WORKER, 2, types(3), rotation)
+    assert rotation.next_start_at - before == pytest.approx(INTERVAL, abs=60)
+    advance(store, 2)
+    store.limits.claim(WORKER, 1, types(3), rotation)
+    assert rotation.next_start_at is None
+    claim(store, types(3))
+    rotation.next_start_at = before
+    assert store.limits.claim(WORKER, 1, types(3), rotation) == []
+    assert rotation.next_start_at is None
 
 
 def test_a_burst_starts_at_once_after_a_pause(store):
@@ -239,9 +256,10 @@ def test_a_claim_that_is_tried_again_counts_once(store, monkeypatch):
     charge, failures = store.rates.charge, [OperationalError("database is locked")]
 
     def fail_once(*args):
-        charge(*args)
+        seconds = charge(*args)
         if failures:
             raise failures.pop()
+        return seconds
 
     monkeypatch.setattr(store.rates, "charge", fail_once)
     monkeypatch.setattr(store.db, "is_conflict", lambda error: True)
@@ -261,7 +279,7 @@ def test_one_claim_at_a_time_decides_about_a_rate_key(store):
         # Another claim finds the key locked, does not wait, and takes what it may of other keys.
         [other] = elsewhere(lambda other: claim(other, worker="other"))
         assert Job.objects.get(pk=other.id).limit_key == "b"
-        assert len(store.limits.claim_of(groups, WORKER, 10, types())) == 1
+        assert len(store.limits.claim_of(groups, WORKER, 10, types(), Rotation(""))) == 1
         assert elsewhere(lambda other: claim(other, worker="other")) == []
     assert elsewhere(lambda other: claim(other, worker="other")) == []
 
