@@ -9,7 +9,7 @@ from django.db import OperationalError
 from django_jobchains import chains
 from django_jobchains.attempts.outcome import Outcome, OutcomeKind
 from django_jobchains.models import AttemptCount, Job
-from django_jobchains.monitoring import TypeRuns, throughput
+from django_jobchains.monitoring import TypeRuns, overview, throughput
 from django_jobchains.monitoring.throughput import hourly_totals, sum_totals
 from django_jobchains.processors import Batch
 from django_jobchains.telemetry.events import AttemptEnded
@@ -141,6 +141,7 @@ def test_attempts_that_are_handed_back_or_cancelled_are_not_counted(processors, 
     worker.stop(timeout=0)
     assert sorted(event.ending for event in events.of(AttemptEnded)) == ["cancelled", "handed_back"]
     assert counted() == {}
+    assert not overview().failing
 
 
 # When counts are stored
