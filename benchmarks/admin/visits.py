@@ -37,8 +37,12 @@ def all_visits() -> Iterator[Visit]:
         yield _page("Page of a chain", title, _change_url("chain", chain))
     for title, chain in JOBS.items():
         yield _page("Page of a job", title, _change_url("job", chain))
-    yield _page("Dashboard", "the page", lambda places: reverse("admin:app_list", args=[APP]))
-    yield _page("Dashboard", "the part that refreshes itself", lambda places: reverse(f"admin:{APP}_dashboard"))
+    yield _page("Dashboard", "the page", lambda places: reverse(f"admin:{APP}_dashboard_changelist"))
+    yield _page(
+        "Dashboard",
+        "the part that refreshes itself",
+        lambda places: f"{reverse(f'admin:{APP}_dashboard_changelist')}?fragment=1",
+    )
     yield from _questions()
     yield from _actions()
 

@@ -8,14 +8,14 @@ from django.contrib import admin
 
 from django_jobchains.admin.actions.enqueue import EnqueueAdmin
 from django_jobchains.admin.actions.row_actions import JobActionAdmin
-from django_jobchains.admin.dashboard.views import DashboardAdmin
+from django_jobchains.admin.dashboard.views import DashboardAccess, DashboardPages
 from django_jobchains.admin.detail.views import ChainDetailAdmin, JobDetailAdmin
 from django_jobchains.admin.lists.changelists import ChainListAdmin, JobListAdmin
 from django_jobchains.admin.record_admin import JobRecordAdmin
 from django_jobchains.admin.schedule_form import ScheduleFormAdmin
-from django_jobchains.models import Chain, Job, Schedule
+from django_jobchains.models import Chain, Dashboard, Job, Schedule
 
-__all__ = ("ChainAdmin", "JobAdmin", "JobRecordAdmin", "ScheduleAdmin")
+__all__ = ("ChainAdmin", "DashboardAdmin", "JobAdmin", "JobRecordAdmin", "ScheduleAdmin")
 
 
 @admin.register(Chain)
@@ -24,8 +24,13 @@ class ChainAdmin(EnqueueAdmin, ChainDetailAdmin, ChainListAdmin):
 
 
 @admin.register(Job)
-class JobAdmin(JobActionAdmin, DashboardAdmin, JobDetailAdmin, JobListAdmin):
-    """The admin class of jobs."""
+class JobAdmin(JobActionAdmin, DashboardAccess, JobDetailAdmin, JobListAdmin):
+    """The admin class of jobs, which also decides what the dashboard shows."""
+
+
+@admin.register(Dashboard)
+class DashboardAdmin(DashboardPages):
+    """The entry of the dashboard in the lists of models, and its pages."""
 
 
 @admin.register(Schedule)

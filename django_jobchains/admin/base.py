@@ -48,7 +48,7 @@ class PageAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # takes no paramet
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         try:
-            return super().changelist_view(request, extra_context)
+            return super().changelist_view(request, {"page_admin": self, **(extra_context or {})})
         except TimeLimitExceeded:
             return self.render(request, *TIME_LIMIT_PAGE, status=503)
 
@@ -61,7 +61,8 @@ class PageAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # takes no paramet
     ) -> TemplateResponse:
         """Return a page with the context that the templates of the admin need."""
         request.current_app = self.admin_site.name
-        page_context = {**self.admin_site.each_context(request), "opts": self.opts, "media": self.media, **context}
+        own = {"page_admin": self, "opts": self.opts, "media": self.media}
+        page_context = {**self.admin_site.each_context(request), **own, **context}
         return TemplateResponse(request, template, page_context, status=status)
 
 

@@ -55,11 +55,11 @@ class Step:
         """
         job = self.job
         if job.status == Status.COMPLETED:
-            is_known = job.completed_by is not None
-        elif failed := next((each for each in self.attempts if each.lease_number == job.lease_number), None):
+            return job.completed_in_seconds
+        if failed := next((each for each in self.attempts if each.lease_number == job.lease_number), None):
             return failed.duration_seconds
-        else:  # A job that was cancelled while it waited ended when that was requested.
-            is_known = job.status == Status.CANCELLED and job.finished_at != job.cancel_requested_at
+        # A job that was cancelled while it waited ended when that was requested.
+        is_known = job.status == Status.CANCELLED and job.finished_at != job.cancel_requested_at
         if not (is_known and job.last_attempt_at and job.finished_at):
             return None
         return (job.finished_at - job.last_attempt_at).total_seconds()

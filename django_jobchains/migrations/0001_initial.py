@@ -610,6 +610,19 @@ class Migration(migrations.Migration):
                 "base_manager_name": "objects",
             },
         ),
+        migrations.CreateModel(
+            name="Dashboard",
+            fields=[],
+            options={
+                "verbose_name": "dashboard",
+                "verbose_name_plural": "dashboard",
+                "proxy": True,
+                "default_permissions": (),
+                "indexes": [],
+                "constraints": [],
+            },
+            bases=("django_jobchains.job",),
+        ),
         migrations.RunSQL(chain_view.CREATE, chain_view.DROP),
         # For pages of a chain type: decision 0081. On SQLite, the model's index contains all jobs.
         RunOnPostgreSQL(

@@ -21,6 +21,7 @@ from django_jobchains.models.jobs import (
 from django_jobchains.models.schedules import Schedule, ScheduleQuerySet
 from django_jobchains.models.workers import (
     AttemptCount,
+    Dashboard,
     KeyLock,
     LimitOverride,
     QueueState,
@@ -38,6 +39,7 @@ __all__ = (
     "AttemptCount",
     "Chain",
     "ChainQuerySet",
+    "Dashboard",
     "DeferredWrite",
     "FailedAttempt",
     "Job",

@@ -276,6 +276,16 @@ class Job(ChainPart, models.Model):
         return progress
 
     @property
+    def completed_in_seconds(self) -> float | None:
+        """The time from the claim of the attempt that completed it until that was stored, by the database's clock.
+
+        None if it is not completed, or was completed without a worker.
+        """
+        if self.status != Status.COMPLETED or not (self.completed_by and self.last_attempt_at and self.finished_at):
+            return None
+        return (self.finished_at - self.last_attempt_at).total_seconds()
+
+    @property
     def may_expire(self) -> bool:
         """Whether it expires at ``expires_at`` if it does not start before."""
         is_waiting = self.status in (Status.BLOCKED, Status.PENDING) and not self.attempt

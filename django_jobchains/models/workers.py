@@ -4,7 +4,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from django_jobchains.db.keyset import JobTablesQuerySet
-from django_jobchains.models.jobs import QUEUE_LENGTH, TYPE_NAME_LENGTH
+from django_jobchains.models.jobs import QUEUE_LENGTH, TYPE_NAME_LENGTH, Job
 
 #: The length of ``declare.schedules.digest_of``.
 DIGEST_LENGTH = 32
@@ -86,6 +86,15 @@ class AttemptCount(models.Model):
 
     def __str__(self) -> str:
         return f"{self.type_name or self.queue} from {self.starts_at}"
+
+
+class Dashboard(Job):
+    """The entry of the dashboard in the admin, which lists models. It has no table."""
+
+    class Meta:
+        proxy = True
+        verbose_name = verbose_name_plural = _("dashboard")
+        default_permissions = ()
 
 
 class QueueState(models.Model):

@@ -4,9 +4,11 @@ Units are international symbols, which are not translated.
 """
 
 from collections.abc import Sequence
+from datetime import datetime
 from itertools import pairwise
 
-from django.utils.formats import number_format
+from django.utils import timezone
+from django.utils.formats import date_format, get_format, number_format
 from django.utils.translation import gettext
 
 MAX_NAMES = 5
@@ -46,6 +48,12 @@ def ago(seconds: float) -> str:
     if seconds < -1:
         return gettext("in %(time)s") % {"time": age(-seconds)}
     return gettext("%(time)s ago") % {"time": age(seconds)}
+
+
+def clock_time(time: datetime) -> str:
+    """Format a local time with seconds, on a clock of 12 or 24 hours as in the project's format of times."""
+    has_halves = set(get_format("TIME_FORMAT")) & set("aAfghP")
+    return date_format(timezone.localtime(time), "g:i:s a" if has_halves else "H:i:s")
 
 
 def memory(size: int) -> str:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
-from urllib.parse import urljoin
+from urllib.parse import urlencode, urljoin
 
 from django.contrib.admin.utils import quote
 from django.contrib.auth.models import Permission, User
@@ -178,11 +178,16 @@ def verb_url(verb, row, model="chain"):
 
 
 def index():
-    return reverse("admin:app_list", kwargs={"app_label": "django_jobchains"})
+    return reverse("admin:django_jobchains_dashboard_changelist")
 
 
 def fragment():
-    return reverse("admin:django_jobchains_dashboard")
+    return f"{index()}?fragment=1"
+
+
+def subject(kind, name):
+    """Return the address of the page of a "type" or "queue"."""
+    return f"{reverse(f'admin:django_jobchains_dashboard_{kind}')}?{urlencode({'name': name})}"
 
 
 def open_list(client, model, query="", *, follow=True):
@@ -193,7 +198,7 @@ def open_list(client, model, query="", *, follow=True):
 
 
 def open_dashboard(client, address=""):
-    """Open the index page of the app, or the page with this address."""
+    """Open the dashboard, or the page with this address."""
     reply = client.get(address or index())
     assert reply.status_code == 200
     return Page(reply)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from playwright.sync_api import expect
 
 ADMIN = "/admin/"
-DASHBOARD = f"{ADMIN}django_jobchains/"
+APP = f"{ADMIN}django_jobchains/"
+DASHBOARD = f"{APP}dashboard/"
 RECORDS = f"{ADMIN}shop/supplierimport/"
 GOOD = "A good card"
 DECLINED = "A card that is declined"
@@ -16,7 +17,7 @@ WORK_SECONDS = 60
 
 
 def list_of(model):
-    return f"{DASHBOARD}{model}/"
+    return f"{APP}{model}/"
 
 
 def chain_page(id_, name="change"):

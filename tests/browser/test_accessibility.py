@@ -9,6 +9,8 @@ from tests.browser.steps import DASHBOARD, RECORDS, chain_page, job_page, list_o
 #: The address of each page, by the ids of the rows that ``scripts.scene`` has created.
 PAGES = {
     "dashboard": lambda ids: DASHBOARD,
+    "type": lambda ids: f"{DASHBOARD}type/?name=shop.charge",
+    "queue": lambda ids: f"{DASHBOARD}queue/?name=orders&range=week",
     "chains": lambda ids: list_of("chain"),
     "jobs": lambda ids: f"{list_of('job')}?status=failed",
     "nothing found": lambda ids: f"{list_of('chain')}?q=nothing",

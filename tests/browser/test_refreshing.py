@@ -7,7 +7,7 @@ from playwright.sync_api import expect
 
 from tests.browser.steps import DASHBOARD, Customer, chain_page
 
-PART = "**/job/dashboard/"
+PART = "**/dashboard/?*fragment=1"
 SECONDS = 10
 NAME = "Queue name"
 

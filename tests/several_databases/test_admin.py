@@ -41,7 +41,7 @@ def test_pages_show_the_configured_database(superuser, chain_id):
         reply = superuser.get(reverse(page, args=args))
         assert reply.status_code == 200
         assert str(chain_id) in reply.text
-    assert "mail" in superuser.get(reverse("admin:app_list", args=["django_jobchains"])).text
+    assert "mail" in superuser.get(reverse("admin:django_jobchains_dashboard_changelist")).text
 
 
 def test_actions_change_the_configured_database(superuser, chain_id, other):

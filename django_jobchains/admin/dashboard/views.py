@@ -1,4 +1,4 @@
-"""The dashboard on the index of the app: alerts, figures, tables, and forms to change queues.
+"""The dashboard: alerts, figures, charts, tables, and forms to change queues; and the pages of types and queues.
 
 The tables are facts, up to a limited number of rows, which templates format.
 """
@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
+from urllib.parse import urlencode
 
 from django import forms
 from django.apps import apps
@@ -15,9 +16,8 @@ from django.contrib import messages
 from django.contrib.admin import AdminSite
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import transaction
-from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed
 from django.shortcuts import redirect
-from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.text import format_lazy
 from django.utils.translation import gettext, ngettext, ngettext_lazy
@@ -25,14 +25,21 @@ from django.utils.translation import gettext_lazy as _
 
 from django_jobchains import queues
 from django_jobchains.admin.actions.action import log_change
-from django_jobchains.admin.base import QUERY_SECONDS, ReadOnlyAdmin, TimeLimitExceeded, time_limit
+from django_jobchains.admin.base import (
+    FRAGMENT,
+    QUERY_SECONDS,
+    ReadOnlyAdmin,
+    TimeLimitExceeded,
+    time_limit,
+    url_with,
+)
 from django_jobchains.admin.dashboard import charts
 from django_jobchains.admin.dashboard.visible_figures import Failures, failing_types, visible_failures, visible_overview
 from django_jobchains.admin.record_admin import is_counted
-from django_jobchains.admin.visibility import Visibility
+from django_jobchains.admin.visibility import LARGE, Visibility
 from django_jobchains.conf import get_settings
 from django_jobchains.db.times import Times
-from django_jobchains.models import Job, QueueState, Schedule, ScheduleQuerySet
+from django_jobchains.models import Dashboard, Job, QueueState, Schedule, ScheduleQuerySet
 from django_jobchains.monitoring import (
     FailingType,
     Overview,
@@ -47,8 +54,10 @@ from django_jobchains.monitoring import (
     record_overview,
     throughput,
 )
-from django_jobchains.monitoring.facts import troubled_schedules
+from django_jobchains.monitoring.durations import SAMPLE_SIZE, Durations, durations, ended_jobs
+from django_jobchains.monitoring.facts import MAX_RUNNING, longest_running, troubled_schedules
 from django_jobchains.monitoring.problems import Problem, about_jobs, find_problems, summarized
+from django_jobchains.monitoring.throughput import WEEK_HOURS, hourly_totals
 from django_jobchains.store import get_store
 from django_jobchains.store.stats import MAX_FAILED
 from django_jobchains.text.humanize import number
@@ -58,8 +67,15 @@ from django_jobchains.values import QUEUE
 MAX_ROWS = 100
 #: The number of slowest types, and of next ticks.
 MAX_SLOW = MAX_TICKS = 10
+#: The number of running jobs that are shown.
+MAX_RUNNING_ROWS = 10
+#: The number of alerts that are shown at once; the others are folded.
+MAX_ALERTS = 4
+
+_FOLDER = "admin/django_jobchains/"
 
 RowT = TypeVar("RowT")
+FactsT = TypeVar("FactsT", TypeFacts, QueueFacts)
 
 
 @dataclass(frozen=True)
@@ -81,6 +97,18 @@ class RecordRow:
     model: str
     url: str
     workers: int
+
+
+@dataclass(frozen=True)
+class RunningRow:
+    """A running job. ``seconds``: since it was claimed."""
+
+    job: Job
+    seconds: float
+
+    @property
+    def step(self) -> int:
+        return self.job.chain_index + 1
 
 
 @dataclass(frozen=True)
@@ -195,7 +223,7 @@ MAX_ALERTS_PER_KIND = 3
 
 
 @dataclass(frozen=True)
-class Dashboard:
+class DashboardFacts:
     """The context of the dashboard's template.
 
     ``throughput``: None if jobs are hidden from the user, to whom workers and the database are then not shown either.
@@ -205,7 +233,8 @@ class Dashboard:
     overview: Overview
     throughput: Throughput | None
     alerts: tuple[Problem, ...]
-    periods: tuple[charts.Period, ...]
+    period: charts.Period | None
+    running: Table[RunningRow]
     queues: Table[QueueFacts]
     types: Table[TypeFacts]
     #: Only models of which the user may see all records.
@@ -229,6 +258,18 @@ class Dashboard:
         return self.throughput is not None
 
     @property
+    def first_alerts(self) -> tuple[Problem, ...]:
+        return self.alerts[:MAX_ALERTS]
+
+    @property
+    def more_alerts(self) -> tuple[Problem, ...]:
+        return self.alerts[MAX_ALERTS:]
+
+    @property
+    def is_of_week(self) -> bool:
+        return self.throughput is not None and len(self.throughput.hours) == WEEK_HOURS
+
+    @property
     def is_empty(self) -> bool:
         """Whether there are no workers, no jobs and no throughput, as in a new installation."""
         return not (self.overview.workers or self.overview.types or (self.throughput and self.throughput.types))
@@ -240,14 +281,62 @@ class Dashboard:
 
 
 @dataclass(frozen=True)
-class TooSlow:
-    """Replaces the dashboard if the queries exceed their time limit of a number of seconds."""
+class SubjectFacts:
+    """The context of the page of a type or of a queue.
 
-    seconds: str
+    ``failing``: the type itself, if it is failing. ``period``: None if jobs are hidden from the user. ``durations``: of
+    the newest jobs that have ended, for each type.
+    """
+
+    kind: Literal["type", "queue"]
+    now: datetime
+    overview: Overview
+    facts: TypeFacts | QueueFacts
+    failing: Table[FailingType]
+    period: charts.Period | None
+    running: Table[RunningRow]
+    durations: list[Durations]
+    is_changeable: bool = False
+    sample_size: int = SAMPLE_SIZE
+    failed_limit: int = MAX_FAILED
 
 
-class DashboardAdmin(ReadOnlyAdmin):
-    """Adds the dashboard to the admin class of jobs."""
+@dataclass(frozen=True)
+class _Figures:
+    """What the pages have in common. ``failures``: the visible failed attempts by type, if they were read."""
+
+    using: str
+    visibility: Visibility
+    is_whole: bool
+    failures: dict[str, Failures]
+    overview: Overview
+
+    def failing(self, kind: FailingType) -> FailingType:
+        """Return a failing type with its last error as the user may see it."""
+        rows = [self.failures[kind.name].last_job] if kind.name in self.failures else []
+        return replace(kind, last_error=self.visibility.payloads(*rows).error_line(kind.last_error))
+
+    def running(self, **which: str) -> Table[RunningRow]:
+        """Return the visible running jobs, of a type or a queue, longest first."""
+        jobs = self.visibility.rows(Job).filter(**which).defer(*LARGE)
+        found = longest_running(jobs, MAX_RUNNING)
+        seen = {job.pk for job in self.visibility.seen([job for job, _ in found])}
+        return first_rows([RunningRow(job, seconds) for job, seconds in found if job.pk in seen], MAX_RUNNING_ROWS)
+
+    def period(self, range_: str, **which: str) -> tuple[charts.Period | None, datetime]:
+        """Return the charts of a type or queue, and the database's time."""
+        if not self.is_whole:
+            return None, get_store(self.using).stats.time_ago(0)
+        hours, now = hourly_totals(self.using, charts.RANGES[range_], **which)
+        return charts.period_of(range_, (), hours), now
+
+    def durations(self, column: str, name: str) -> list[Durations]:
+        jobs = ended_jobs(self.visibility.rows(Job).defer(*LARGE), column, name)
+        return durations(self.visibility.seen(jobs))
+
+
+class DashboardAccess(ReadOnlyAdmin):
+    """Decides who may see the dashboard: a part of the admin class of jobs."""
 
     def has_dashboard_permission(self, request: HttpRequest) -> bool:
         """Return whether the user may view the dashboard, which counts only visible jobs."""
@@ -261,36 +350,97 @@ class DashboardAdmin(ReadOnlyAdmin):
         """
         return None if self.sees_all_rows(request) else ()
 
+
+class DashboardPages(ReadOnlyAdmin):
+    """The dashboard, and the pages of types and queues. The site's admin class of jobs decides what users see."""
+
+    class Media:
+        extend = False
+        css = {"all": [f"django_jobchains/{name}.css" for name in ("admin", "dashboard")]}
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        access = access_of(self.admin_site)
+        return access is not None and access.has_dashboard_permission(request)
+
     def get_urls(self) -> list[URLPattern]:
         def url(route: str, view: Callable[[HttpRequest], HttpResponseBase], name: str) -> URLPattern:
             return path(route, self.admin_site.admin_view(view), name=f"django_jobchains_{name}")
 
+        # Names of types and queues are parameters, because some of them cannot be part of a URL.
         return [
-            url("dashboard/", self.dashboard_view, "dashboard"),
-            url("dashboard/queue/", self.queue_view, "change_queue"),
-            *super().get_urls(),
+            url("", self.dashboard_view, "dashboard_changelist"),
+            url("type/", self.type_view, "dashboard_type"),
+            url("queue/", self.queue_view, "dashboard_queue"),
+            url("change-queue/", self.change_queue_view, "change_queue"),
         ]
 
-    def dashboard(self, request: HttpRequest) -> Dashboard | TooSlow:
-        using = get_settings().DATABASE
-        try:
-            with time_limit(using):
-                return self._read(request, using)
-        except TimeLimitExceeded:
-            return TooSlow(number(int(QUERY_SECONDS)))
+    def dashboard_view(self, request: HttpRequest) -> HttpResponse:
+        context = {"title": _("Dashboard"), "content_template": f"{_FOLDER}dashboard.html"}
+        return self._page(request, self.read, "hour", context)
 
-    def _read(self, request: HttpRequest, using: str) -> Dashboard:
-        visibility = self.visibility(request)
-        is_whole = visibility.sees_all(Job)
+    def type_view(self, request: HttpRequest) -> HttpResponse:
+        """Show a type. A type that has no visible jobs looks like one that does not exist."""
+        return self._subject_page(request, self.read_type)
+
+    def queue_view(self, request: HttpRequest) -> HttpResponse:
+        return self._subject_page(request, self.read_queue)
+
+    def _subject_page(self, request: HttpRequest, read: Callable[[HttpRequest, str], SubjectFacts]) -> HttpResponse:
+        name = request.GET.get("name", "")
+        if not name or "\0" in name:
+            raise Http404
+        context = {"title": name, "name": name, "content_template": f"{_FOLDER}subject.html"}
+        return self._page(request, read, "day", context)
+
+    def _page(
+        self,
+        request: HttpRequest,
+        read: Callable[[HttpRequest, str], DashboardFacts | SubjectFacts],
+        first_range: str,
+        context: dict[str, Any],
+    ) -> HttpResponse:
+        """Return a page, or only its content for the script that refreshes it.
+
+        ``first_range``: the shortest range of time, which is the default.
+        """
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        texts = {"hour": gettext("1 hour"), "day": gettext("24 hours"), "week": gettext("7 days")}
+        names = list(texts)[list(texts).index(first_range) :]
+        chosen = request.GET.get("range", "")
+        chosen = chosen if chosen in names else first_range
+        ranges = [(texts[name], url_with(request, range=name), name == chosen) for name in names]
+        context |= {"ranges": ranges, "refresh_url": url_with(request, **{FRAGMENT: 1})}
+        status = 200
+        try:
+            with time_limit(get_settings().DATABASE):
+                context["dashboard"] = read(request, chosen)
+        except TimeLimitExceeded:
+            context |= {
+                "seconds": number(int(QUERY_SECONDS)),
+                "content_template": f"{_FOLDER}dashboard/slow_database.html",
+            }
+            status = 503 if FRAGMENT in request.GET else 200
+        template = context["content_template"] if FRAGMENT in request.GET else f"{_FOLDER}dashboard/page.html"
+        return self.render(request, template, context, status)
+
+    def _figures(self, request: HttpRequest) -> _Figures:
+        using, visibility = get_settings().DATABASE, self.visibility(request)
+        is_whole, access = visibility.sees_all(Job), self._access
         failures: dict[str, Failures] = {}
-        if not is_whole or self.decides_by_row():
+        if not is_whole or access.decides_by_row():
             failures = visible_failures(visibility, using)
         found = overview(using) if is_whole else visible_overview(visibility, failures, using)
-        if is_whole and self.decides_by_row():
+        if is_whole and access.decides_by_row():
             found = replace(found, failing=failing_types(failures, using))
-        ended = throughput(using) if is_whole else None
+        return _Figures(using, visibility, is_whole, failures, found)
+
+    def read(self, request: HttpRequest, range_: str) -> DashboardFacts:
+        figures = self._figures(request)
+        using, visibility, is_whole, found = figures.using, figures.visibility, figures.is_whole, figures.overview
+        ended = throughput(using, hours=charts.RANGES[range_]) if is_whole else None
         records = record_overview(using, is_counted=partial(is_counted, self.admin_site, request))
-        shown = self.visible_queues(request)
+        shown = self._access.visible_queues(request)
         queues = [queue for queue in found.queues if shown is None or queue.name in shown]
         schedules: ScheduleQuerySet = visibility.rows(Schedule)  # type: ignore[assignment]
         troubled = visibility.seen(troubled_schedules(schedules))
@@ -298,19 +448,20 @@ class DashboardAdmin(ReadOnlyAdmin):
         problems = find_problems(found, records, queues, troubled)
         workers = found.workers if is_whole else ()
         queue_table = important_rows(queues, lambda queue: (not queue.is_paused, -queue.due))
-        return Dashboard(
+        return DashboardFacts(
             now=ended.now if ended else get_store(using).stats.time_ago(0),
             overview=found,
             throughput=ended,
             alerts=tuple(summarized(problems if is_whole else about_jobs(problems), MAX_ALERTS_PER_KIND)),
-            periods=(charts.last_hour(ended.minutes), charts.last_day(ended.hours)) if ended else (),
+            period=charts.period_of(range_, ended.minutes, ended.hours) if ended else None,
+            running=figures.running(),
             queues=queue_table,
             types=important_rows(
                 [kind for kind in found.types if kind.has_jobs], lambda kind: (bool(kind.workers), -kind.due)
             ),
             records=first_rows(record_rows(records, found, self.admin_site)),
             ticks=ticks if ticks or troubled else None,
-            failing=first_rows([_shown(kind, visibility, failures) for kind in found.failing]),
+            failing=first_rows([figures.failing(kind) for kind in found.failing]),
             slow=first_rows(ended.types if ended else (), MAX_SLOW),
             workers=important_rows(workers, lambda worker: (not worker.is_stale, not worker.stuck)),
             pools=important_rows(
@@ -320,31 +471,58 @@ class DashboardAdmin(ReadOnlyAdmin):
             changeable_queues=frozenset(
                 queue.name for queue in queue_table.rows if self._may_change_queue(request, queue.name)
             ),
-            may_change_any_queue=shown is None and self.may(request, "change_queuestate"),
+            may_change_any_queue=shown is None and self._access.may(request, "change_queuestate"),
         )
+
+    def read_type(self, request: HttpRequest, range_: str) -> SubjectFacts:
+        figures, name = self._figures(request), request.GET["name"]
+        period, now = figures.period(range_, type_name=name)
+        return SubjectFacts(
+            kind="type",
+            now=now,
+            overview=figures.overview,
+            facts=_named(figures.overview.types, name) or TypeFacts(name, 0, 0, 0, 0, 0, None, False, 0, 0),
+            failing=first_rows([figures.failing(kind) for kind in figures.overview.failing if kind.name == name]),
+            period=period,
+            running=figures.running(type_name=name),
+            durations=figures.durations("type_name", name),
+        )
+
+    def read_queue(self, request: HttpRequest, range_: str) -> SubjectFacts:
+        name, shown = request.GET["name"], self._access.visible_queues(request)
+        if not (shown is None or name in shown):
+            raise Http404
+        figures = self._figures(request)
+        period, now = figures.period(range_, queue=name)
+        return SubjectFacts(
+            kind="queue",
+            now=now,
+            overview=figures.overview,
+            facts=_named(figures.overview.queues, name) or QueueFacts(name, 0, 0, 0, 0, 0, None, False, False, None),
+            failing=first_rows([]),
+            period=period,
+            running=figures.running(queue=name),
+            durations=figures.durations("queue", name),
+            is_changeable=self._may_change_queue(request, name),
+        )
+
+    @property
+    def _access(self) -> DashboardAccess:
+        access = access_of(self.admin_site)
+        if access is None:
+            raise PermissionDenied
+        return access
 
     def _may_change_queue(self, request: HttpRequest, name: str) -> bool:
-        shown = self.visible_queues(request)
+        shown = self._access.visible_queues(request)
         queue = QueueState(name=name)
-        return (shown is None or name in shown) and self.may(request, "change_queuestate", queue)
+        return (shown is None or name in shown) and self._access.may(request, "change_queuestate", queue)
 
-    def dashboard_view(self, request: HttpRequest) -> HttpResponse:
-        """Return the part of the page that is refreshed."""
-        if not self.has_dashboard_permission(request):
-            raise PermissionDenied
-        request.current_app = self.admin_site.name
-        dashboard = self.dashboard(request)
-        # After an error, the page keeps its content and tries to refresh again later.
-        status = 503 if isinstance(dashboard, TooSlow) else 200
-        return TemplateResponse(
-            request, "admin/django_jobchains/dashboard.html", {"dashboard": dashboard}, status=status
-        )
-
-    def queue_view(self, request: HttpRequest) -> HttpResponse:
-        """Change a queue. Its name is sent with the form, because some names cannot be part of a URL."""
+    def change_queue_view(self, request: HttpRequest) -> HttpResponseBase:
+        """Change a queue that the form names."""
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
-        if not (self.has_dashboard_permission(request) and self.may(request, "change_queuestate")):
+        if not (self.has_view_permission(request) and self._access.may(request, "change_queuestate")):
             raise PermissionDenied
         form = QueueChangeForm(request.POST)
         if form.is_valid():
@@ -353,8 +531,9 @@ class DashboardAdmin(ReadOnlyAdmin):
             self._change_queue(request, form)
         else:
             messages.error(request, form.error_message())
-        site = self.admin_site.name
-        return redirect(reverse("admin:app_list", kwargs={"app_label": self.opts.app_label}, current_app=site))
+        if form.is_valid() and "from_queue" in request.POST:
+            return redirect(page_url(self.admin_site, request, "queue", form.cleaned_data["queue"]))
+        return redirect(page_url(self.admin_site, request))
 
     def _change_queue(self, request: HttpRequest, form: QueueChangeForm) -> None:
         using, (verb, name, _slots) = get_settings().DATABASE, form.change
@@ -365,6 +544,29 @@ class DashboardAdmin(ReadOnlyAdmin):
         messages.success(request, form.success_message())
 
 
+def access_of(site: AdminSite) -> DashboardAccess | None:
+    """Return the admin class of jobs on a site, if it can show a dashboard."""
+    admin = site.get_model_admin(Job) if site.is_registered(Job) else None
+    return admin if isinstance(admin, DashboardAccess) else None
+
+
+def page_url(site: AdminSite, request: HttpRequest, kind: str = "", name: str = "") -> str:
+    """Return the URL of the dashboard, or of the page of a "type" or "queue", or "" if the user may not view it."""
+    access = access_of(site)
+    if access is None or not (site.is_registered(Dashboard) and access.has_dashboard_permission(request)):
+        return ""
+    if kind == "queue":
+        shown = access.visible_queues(request)
+        if not (shown is None or name in shown):
+            return ""
+    address = reverse(f"admin:django_jobchains_dashboard_{kind or 'changelist'}", current_app=site.name)
+    return f"{address}?{urlencode({'name': name})}" if kind else address
+
+
+def _named(facts: Iterable[FactsT], name: str) -> FactsT | None:
+    return next((each for each in facts if each.name == name), None)
+
+
 def _next_ticks(schedules: ScheduleQuerySet, visibility: Visibility, using: str) -> tuple[NextTick, ...]:
     """Return the next ticks of visible schedules, earliest first."""
     active = schedules.in_state(Schedule.State.ACTIVE, Schedule.State.FAILING).filter(next_tick_at__isnull=False)
@@ -372,9 +574,3 @@ def _next_ticks(schedules: ScheduleQuerySet, visibility: Visibility, using: str)
     rows = visibility.seen(active.order_by("next_tick_at").defer("input", "last_error")[:limit])
     times = Times(using)
     return tuple(NextTick(row, times.seconds_since(row.next_tick_at)) for row in rows[:MAX_TICKS] if row.next_tick_at)
-
-
-def _shown(kind: FailingType, visibility: Visibility, failures: dict[str, Failures]) -> FailingType:
-    """Return a failing type with its last error as the user may see it."""
-    payloads = visibility.payloads(*([failures[kind.name].last_job] if kind.name in failures else []))
-    return replace(kind, last_error=payloads.error_line(kind.last_error))

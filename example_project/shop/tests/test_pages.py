@@ -177,7 +177,7 @@ class OtherPagesTests(TestCase):
         names: list[tuple[str, list[Any]]] = [
             ("admin:index", []),
             ("admin:app_list", ["django_jobchains"]),
-            ("admin:django_jobchains_dashboard", []),
+            ("admin:django_jobchains_dashboard_changelist", []),
             ("admin:django_jobchains_chain_changelist", []),
             ("admin:django_jobchains_job_changelist", []),
             ("admin:django_jobchains_chain_enqueue", []),

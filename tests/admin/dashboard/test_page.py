@@ -1,17 +1,19 @@
 """Access to the dashboard, the structure of its page, its alerts, and its statements."""
 
+import re
 from itertools import pairwise
 
 import pytest
 from django.contrib.admin import AdminSite, site
 from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
 
 from django_jobchains import queues
-from django_jobchains.admin import JobAdmin
+from django_jobchains.admin import DashboardAdmin, JobAdmin
 from django_jobchains.admin.base import TimeLimitExceeded
 from django_jobchains.admin.dashboard import views
-from django_jobchains.templatetags.jobchains_admin import _dashboard_admin
-from tests.admin.browsing import change_queue, fragment, index, open_dashboard
+from django_jobchains.models import Dashboard
+from tests.admin.browsing import change_queue, fragment, index, open_dashboard, open_list, subject
 from tests.support.jobs import MAIL, create
 
 pytestmark = pytest.mark.django_db
@@ -21,11 +23,12 @@ def test_the_dashboard_requires_a_login_and_the_permission_to_view_jobs(client, 
     for address in (index(), fragment()):
         assert "/login/" in client.get(address)["Location"]
     assert open_dashboard(operator).root.all(id="jobchains-dashboard")
+    pages = [index(), fragment(), subject("type", "shop.ship"), subject("queue", "mail")]
     for client in (staff("view_chain", "change_queuestate", view=False), operator):
         if client is operator:  # a subclass can decide too
             monkeypatch.setattr(JobAdmin, "has_dashboard_permission", lambda self, request: False)
-        assert open_dashboard(client).root.all(id="jobchains-dashboard") == []
-        assert client.get(fragment()).status_code == 403
+        assert [client.get(address).status_code for address in pages] == [403] * 4
+        assert "Dashboard" not in open_dashboard(client, reverse("admin:index")).text
         assert change_queue(client, "pause", "mail").status_code == 403
 
 
@@ -33,7 +36,6 @@ def test_users_who_may_only_view_see_no_buttons(staff, store):
     queues.pause("mail")
     create(store)
     page = open_dashboard(staff())
-    assert {"/admin/django_jobchains/chain/", "/admin/django_jobchains/job/"} <= set(page.links.values())
     [inner] = page.root.all(id="jobchains-dashboard")
     assert page.table("queues")
     assert inner.all("form") == inner.all("button") == inner.all("input") == []
@@ -44,19 +46,19 @@ def test_the_refreshed_part_equals_the_page(operator, store, beat, fail, monkeyp
     create(store, 3)
     fail()
     # Both pages show the same data, because a new minute could begin between two readings.
-    readings, read = [], views.DashboardAdmin.dashboard
+    readings, read = [], views.DashboardPages.read
 
     def read_once(*args):
         readings[:] = readings or [read(*args)]
         return readings[0]
 
-    monkeypatch.setattr(views.DashboardAdmin, "dashboard", read_once)
+    monkeypatch.setattr(views.DashboardPages, "read", read_once)
     page = open_dashboard(operator)
     [whole], part = page.root.all(id="jobchains-dashboard"), open_dashboard(operator, fragment()).root
     assert whole.attributes["data-jobchains-refresh"] == fragment()
     headings = [heading.text for heading in part.all("h2")]
     assert headings == [heading.text for heading in whole.all("h2")]
-    assert headings[0] == "Alerts"
+    assert headings[:2] == ["Alerts", "Throughput and failures: Last hour"]
     assert [line.text for line in part.all("tr")] == [line.text for line in whole.all("tr")]
     assert part.all("h1") == part.all("html") == []
     [controls] = page.root.all("p", **{"data-jobchains-refresh-of": "jobchains-dashboard"})
@@ -90,7 +92,7 @@ def test_it_takes_a_constant_number_of_statements(operator, store, beat, fail, s
         fail(f"shop.type_{number}")
     with CaptureQueriesContext(store.connection) as statements:
         open_dashboard(operator, fragment())
-    assert len(statements) == (17 if store.connection.vendor == "postgresql" else 12)
+    assert len(statements) == (18 if store.connection.vendor == "postgresql" else 13)
 
 
 def test_a_slow_database_shows_an_error(viewer, monkeypatch):
@@ -104,10 +106,35 @@ def test_a_slow_database_shows_an_error(viewer, monkeypatch):
     assert viewer.get(fragment()).status_code == 503
 
 
-def test_a_site_without_the_job_admin_has_no_dashboard():
-    assert _dashboard_admin(AdminSite("other")) is None
-    assert _dashboard_admin(None) is None
-    assert _dashboard_admin(site) is not None
+def test_the_dashboard_is_linked_from_the_index_the_sidebar_and_every_list(superuser):
+    assert open_dashboard(superuser, reverse("admin:index")).links["Dashboard"] == index()
+    for model in ("chain", "job", "schedule"):
+        page = open_list(superuser, model)
+        [tools] = page.root.all("ul", "object-tools")
+        [link] = [link for link in tools.all("a") if link.text == "Dashboard"]
+        assert link.attributes["href"] == index()
+        [sidebar] = page.root.all("nav", id="nav-sidebar")
+        assert index() in {link.attributes["href"] for link in sidebar.all("a")}
+
+
+def test_it_has_a_title_and_times_on_one_clock(viewer, settings):
+    for language, clock in (("en", r"As of \d+:\d\d:\d\d [ap]\.m\."), ("de", r"Stand: \d\d:\d\d:\d\d")):
+        settings.LANGUAGE_CODE = language
+        page = open_dashboard(viewer)
+        title = {"en": "Dashboard", "de": "Übersicht"}[language]
+        assert page.root.all("title")[0].text.startswith(f"{title} |")
+        assert [heading.text for heading in page.root.all("h1")][-1] == title
+        assert re.search(clock, page.text)
+
+
+def test_a_site_without_the_job_admin_has_no_dashboard(rf, django_user_model):
+    request = rf.get("/")
+    request.user = django_user_model.objects.create_superuser("root")
+    other = AdminSite("other")
+    other.register(Dashboard, DashboardAdmin)
+    assert views.page_url(other, request) == ""
+    assert not other.get_model_admin(Dashboard).has_view_permission(request)
+    assert views.page_url(site, request) == index()
 
 
 # Alerts, which are the problems of ``monitoring``
@@ -138,6 +165,10 @@ def test_each_alert_has_its_severity_and_links_to_a_section_of_the_page(viewer, 
     assert all(page.root.all(id=target.removeprefix("#")) for target in targets)
     assert [line.split()[0] for line in page.alerts()] == ["Problem"] * 2 + ["Warning"] * 5
     assert page.alerts()[5] == "Warning 2 more paused queues have due jobs."
+    [first, others] = page.section("alerts").all("ul")
+    assert (len(first.all("li")), len(others.all("li"))) == (views.MAX_ALERTS, 3)
+    [folded] = page.section("alerts").all("details")
+    assert folded.all("summary")[0].text == "3 more alerts"
 
 
 def test_incomplete_counts_are_reported(viewer, store, monkeypatch):

@@ -11,7 +11,7 @@ from django_jobchains import queues
 from django_jobchains.admin.dashboard import views
 from django_jobchains.models import AttemptCount, Job, WorkerPresence
 from django_jobchains.monitoring import overview, throughput
-from tests.admin.browsing import open_dashboard
+from tests.admin.browsing import open_dashboard, subject
 from tests.support.jobs import MAIL, SHIP, alter, create, database_now, failed_try, running
 from tests.support.pool_states import POOL
 
@@ -46,7 +46,7 @@ def test_workers_show_their_state_and_live_ones_are_counted(viewer, beat):
     page = open_dashboard(viewer)
     rows = {row[0].split()[0]: row[1:] for row in page.table("workers")}
     assert rows["main:1:a"][:3] + rows["main:1:a"][4:6] == ["busy", "4 of 10", "0", "2 h", "all queues"]
-    assert [rows["two:1:b"][0], *rows["two:1:b"][5:]] == ["idle", "mail, reports", "1 two:1:b a.b", "2.1"]
+    assert [rows["two:1:b"][0], *rows["two:1:b"][5:]] == ["idle", "mail , reports", "1 two:1:b a.b", "2.1"]
     assert rows["three:1:c"][0] == "stopping"
     assert (rows["four:1:d"][0], rows["four:1:d"][2]) == ("stuck", "2")
     assert (rows["six:1:f"][0], rows["six:1:f"][1]) == ("maintenance only", "0 of 0")
@@ -61,22 +61,27 @@ def test_failing_types_show_their_latest_error_and_link_to_the_jobs(viewer, oper
     store.attempts.fail([failed_try(second, error="shop.Declined: card 4711, password=hunter2\nmore")])
     page = open_dashboard(viewer)
     [[name, last, *numbers, error]] = page.table("failing")
-    assert (name, numbers, error) == ("shop.ship", ["2", "2", "0"], "shop.Declined: card 4711, password=********")
+    assert (name, numbers, error) == ("shop.ship", ["2", "2", "2", "0"], "shop.Declined: card 4711, password=********")
     assert last.endswith("s ago")
-    [link] = page.section("failing").all("a")
+    [to_type, link] = page.section("failing").all("a")
+    assert to_type.attributes["href"] == subject("type", "shop.ship")
     assert link.attributes["href"] == "/admin/django_jobchains/job/?type=shop.ship&status=failed"
     assert str(first.id) in viewer.get(link.attributes["href"]).content.decode()
     assert open_dashboard(operator).table("failing")[0][-1] == "shop.Declined", "this user may not view payloads"
 
 
-def test_a_link_to_jobs_has_the_full_name_of_the_type(viewer, fail):
+def test_links_have_the_full_names_of_types_and_queues(viewer, store, fail):
     name = "a&status=completed#b/c+d %2F?"
     fail(name)
+    create(store, 1, queue=name)
     page = open_dashboard(viewer)
-    for section in ("failing", "types"):
-        [link] = page.section(section).all("a")
-        query = parse_qs(urlsplit(link.attributes["href"]).query)
-        assert (query["type"], query.get("status", ["failed"])) == ([name], ["failed"])
+    for section, parameters in (("failing", ["name", "type"]), ("types", ["name"]), ("queues", ["name"])):
+        links = [link for link in page.section(section).all("a") if link.text != SHIP]
+        for link, parameter in zip(links, parameters, strict=True):
+            assert parse_qs(urlsplit(link.attributes["href"]).query)[parameter] == [name]
+    for kind in ("type", "queue"):
+        for link in open_dashboard(viewer, subject(kind, name)).root.all("p", "jobchains-links")[0].all("a"):
+            assert parse_qs(urlsplit(link.attributes["href"]).query)[kind] == [name]
 
 
 def test_the_slowest_types_are_shown_slowest_first(viewer):
@@ -88,6 +93,7 @@ def test_the_slowest_types_are_shown_slowest_first(viewer):
             type_name=name,
             completed=completed,
             failed=failed,
+            jobs_failed=failed // 2,
             seconds=seconds,
             longest_seconds=longest,
         )
@@ -99,7 +105,7 @@ def test_the_slowest_types_are_shown_slowest_first(viewer):
     )
     page = open_dashboard(viewer)
     rows = page.table("slow")
-    assert rows[:2] == [["slow", "2 min", "5 min", "8", "2"], ["quick", "5 ms", "400 ms", "1,000", "0"]]
+    assert rows[:2] == [["slow", "2 min", "5 min", "8", "2", "1"], ["quick", "5 ms", "400 ms", "1,000", "0", "0"]]
     assert (len(rows), "2 more rows are not shown." in page.section("slow").text) == (views.MAX_SLOW, True)
 
 
@@ -111,7 +117,26 @@ def test_types_show_their_workers_and_link_to_their_jobs(viewer, store, beat):
     assert [(row[0], row[1], row[3]) for row in page.table("types")] == [(MAIL, "2", "1"), (SHIP, "1", "0")]
     [unserved] = page.section("types").all("td", "jobchains-problem")
     assert unserved.text == "0"
-    assert page.section("types").all("a")[0].attributes["href"] == f"/admin/django_jobchains/job/?type={MAIL}"
+    assert page.section("types").all("a")[0].attributes["href"] == subject("type", MAIL)
+
+
+def test_running_jobs_are_shown_longest_first(viewer, store, monkeypatch):
+    assert "No jobs are running." in open_dashboard(viewer).section("running").text
+    monkeypatch.setattr(views, "MAX_RUNNING_ROWS", 2)
+    jobs = running(store, 3, queue="mail")
+    for minutes, job in enumerate(jobs, 1):
+        alter([job], last_attempt_at=database_now() - timedelta(minutes=minutes, seconds=1))
+    alter(jobs[2:], chain_index=2, chain_type_name="shop.order")
+    section = open_dashboard(viewer).section("running")
+    rows = [[cell.text for cell in row.all("th") + row.all("td")] for row in section.all("tbody")[0].all("tr")]
+    assert rows == [
+        [SHIP, "3 min 1 s", "3 of shop.order", "1", "mail", "worker-1"],
+        [SHIP, "2 min 1 s", "1", "1", "mail", "worker-1"],
+    ]
+    assert "1 more row is not shown." in section.text
+    to_job, to_queue, *_ = section.all("a")
+    assert to_job.attributes["href"] == f"/admin/django_jobchains/job/{jobs[2].id}/change/"
+    assert to_queue.attributes["href"] == subject("queue", "mail")
 
 
 def test_pools_show_their_state_and_memory(viewer, beat):

@@ -6,8 +6,8 @@ One model inherits the columns, one hides rows, and the columns of one have othe
 from django.contrib import admin
 from django.urls import path
 
-from django_jobchains.admin import ChainAdmin, JobAdmin, JobRecordAdmin, ScheduleAdmin
-from django_jobchains.models import Chain, Job, Schedule
+from django_jobchains.admin import ChainAdmin, DashboardAdmin, JobAdmin, JobRecordAdmin, ScheduleAdmin
+from django_jobchains.models import Chain, Dashboard, Job, Schedule
 from django_jobchains.records.operations import record_types_of
 from tests.records.models import Export, Letter, Upload
 
@@ -59,6 +59,7 @@ site.register(Export, ExportAdmin)
 site.register(Letter, LetterAdmin)
 site.register(Chain, ChainAdmin)
 site.register(Job, JobAdmin)
+site.register(Dashboard, DashboardAdmin)
 site.register(Schedule, ScheduleAdmin)
 
 urlpatterns = [path("admin/", site.urls)]

@@ -7,7 +7,7 @@ from django.db import connection
 
 from django_jobchains.admin.dashboard import views
 from django_jobchains.monitoring import record_overview
-from tests.admin.browsing import open_dashboard
+from tests.admin.browsing import index, open_dashboard, open_list
 from tests.admin.records.site import put
 from tests.records.models import Export, Letter
 
@@ -31,6 +31,11 @@ def test_record_workers_are_listed_with_their_counts(superuser, store, beat, mon
     assert page.alerts() == ["Problem No worker processes records.letter: 1 record has been due for 2 h."]
     monkeypatch.setattr(views, "record_overview", lambda *args, **options: record_overview(count_to=1, **options))
     assert open_dashboard(superuser).table("records")[1][-1] == "1+"
+
+
+def test_lists_of_records_link_the_dashboard(superuser):
+    [tools] = open_list(superuser, Export).root.all("ul", "object-tools")
+    assert index() in [link.attributes["href"] for link in tools.all("a") if link.text == "Dashboard"]
 
 
 def test_a_missing_table_is_an_alert_and_the_others_are_listed(superuser, beat):

@@ -5,9 +5,9 @@ import pytest
 from django_jobchains import queues
 from django_jobchains.admin import JobAdmin
 from django_jobchains.models import Job, QueueState
-from tests.admin.browsing import change_queue, fragment, open_dashboard
+from tests.admin.browsing import change_queue, fragment, open_dashboard, subject
 from tests.admin.visibility.world import OWN, RIVAL
-from tests.support.jobs import create
+from tests.support.jobs import claim, create, finished
 
 pytestmark = pytest.mark.django_db
 #: Sections about all jobs, or about the servers.
@@ -44,10 +44,30 @@ def test_it_counts_visible_jobs_and_shows_no_queue(way, operator):
         assert page.figures().keys() == {"due jobs", "oldest due job"}
         assert page.figures()["due jobs"] == "3"
         assert [(row[0], row[1], row[-1]) for row in page.table("types")] == [(OWN, "3", "1")]
-        assert [(row[0], row[2], row[5]) for row in page.table("failing")] == [(OWN, "1", "OwnError: mine")]
+        assert [(row[0], row[2], row[6]) for row in page.table("failing")] == [(OWN, "1", "OwnError: mine")]
         headings = {heading.attributes.get("id") for heading in page.root.all("h2")}
         assert not headings & {f"jobchains-{name}" for name in OF_ALL}
         assert "queue" not in " ".join(page.alerts())
+
+
+@pytest.mark.usefixtures("_both")
+def test_pages_of_types_and_queues_count_visible_jobs(way, operator, store):
+    [job] = claim(store, 1, types=[RIVAL])
+    store.attempts.finish([finished(job)])
+    assert claim(store, 3, types=[RIVAL])
+    page = open_dashboard(operator, subject("type", OWN))
+    assert page.figures()["due jobs"] == "3"
+    assert page.root.all("figure") == []
+    assert page.table("failing")[0][-1] == "OwnError: mine"
+    hidden = open_dashboard(operator, subject("type", RIVAL))
+    unknown = open_dashboard(operator, subject("type", "rival.none"))
+    for page in (hidden, unknown):
+        assert page.figures()["due jobs"] == "0"
+        assert "No job has been completed by a worker yet." in page.text
+        assert "No jobs are running." in page.text
+        assert "Error" not in page.text
+    for queue in ("own-queue", "rival-queue", "none"):
+        assert operator.get(subject("queue", queue)).status_code == 404
 
 
 @pytest.mark.usefixtures("_both")
@@ -68,6 +88,8 @@ def test_a_queue_that_the_project_names_is_shown_and_changed(way, operator, monk
     assert "rival" not in page.text.lower()
     assert not page.root.all("input", id="jobchains-other-queue")
     assert change_queue(operator, "resume", "own-queue").status_code == 200
+    assert open_dashboard(operator, subject("queue", "own-queue")).figures()["due jobs"] == "2"
+    assert operator.get(subject("queue", "rival-queue")).status_code == 404
     assert QueueState.objects.get(pk="own-queue").paused_at is None
     assert change_queue(operator, "pause", "default").status_code == 403
 
@@ -91,5 +113,5 @@ def test_the_last_error_requires_the_permission_for_its_job(operator, fail, monk
     allow_only(monkeypatch, is_allowed)
     fail("shop.open", error="OpenError: seen")
     fail("shop.secret", error="SecretError: canary")
-    errors = {row[0]: row[5] for row in open_dashboard(operator).table("failing")}
+    errors = {row[0]: row[6] for row in open_dashboard(operator).table("failing")}
     assert errors == {"shop.open": "OpenError: seen", "shop.secret": "SecretError"}

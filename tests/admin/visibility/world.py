@@ -11,8 +11,8 @@ from django.contrib.admin import AdminSite
 from django.db.models import Q
 from django.urls import path
 
-from django_jobchains.admin import ChainAdmin, JobAdmin
-from django_jobchains.models import Chain, FailedAttempt, Job, JobBlocker, LogLine
+from django_jobchains.admin import ChainAdmin, DashboardAdmin, JobAdmin
+from django_jobchains.models import Chain, Dashboard, FailedAttempt, Job, JobBlocker, LogLine
 from tests.admin import rows
 from tests.admin.browsing import PERMISSIONS
 
@@ -43,6 +43,7 @@ def _urls(name, mixin):
     site = AdminSite(name)
     for model, admin_class in ((Chain, ChainAdmin), (Job, JobAdmin)):
         site.register(model, type(f"{mixin.__name__}{admin_class.__name__}", (mixin, admin_class), {}))
+    site.register(Dashboard, DashboardAdmin)
     return (path("admin/", site.urls),)
 
 

@@ -1,6 +1,7 @@
 """Creates the rows of a busy shop for the screenshots, and prints the ids of the chains that they show."""
 
 import random
+from collections import Counter
 from datetime import timedelta
 from itertools import count
 from zoneinfo import ZoneInfo
@@ -134,15 +135,25 @@ def an_import(minutes):
 
 
 def attempt_counts():
-    for span, number, share in ((60, 60, 1 / 60), (3600, 24, 1.0)):
+    for span, number, share in ((60, 60, 1 / 60), (3600, 168, 1.0)):
         start = NOW.replace(second=0, microsecond=0, **({"minute": 0} if span == 3600 else {}))
         for back in range(number):
+            at = start - timedelta(seconds=span * back)
+            of_queues = Counter()
             for name, completed, of_failed, mean, longest in TYPES:
                 amount = round(completed * share * chance.uniform(0.6, 1.3))
                 bad = round(of_failed * share * chance.uniform(0, 9))
-                at = start - timedelta(seconds=span * back)
-                sums = {"seconds": mean * (amount + bad), "longest_seconds": longest}
+                sums = {"seconds": mean * (amount + bad), "longest_seconds": longest, "jobs_failed": bad // 9}
                 yield AttemptCount(span=span, starts_at=at, type_name=name, completed=amount, failed=bad, **sums)
+                of_queues["imports" if "import" in name else "orders"] += amount
+            for queue, amount in of_queues.items() if span == 3600 else ():
+                sums = {
+                    "seconds": amount,
+                    "longest_seconds": 20.0,
+                    "failed": amount // 50,
+                    "jobs_failed": amount // 200,
+                }
+                yield AttemptCount(span=span, starts_at=at, queue=queue, completed=amount, **sums)
 
 
 def workers():

@@ -179,7 +179,7 @@ def test_the_admin_shows_payloads_with_the_permission_or_the_reason(shop, staff,
         reverse("admin:django_jobchains_job_changelist"),
         reverse("admin:django_jobchains_chain_change", args=[chain.id]),
         reverse("admin:django_jobchains_job_change", args=[job.id]),
-        reverse("admin:django_jobchains_dashboard"),
+        reverse("admin:django_jobchains_dashboard_changelist"),
         reverse("admin:django_jobchains_chain_complete", args=[chain.id]),
     ]
     with codec(key):

@@ -1,0 +1,114 @@
+"""The pages of a job type and of a queue."""
+
+from datetime import timedelta
+
+import pytest
+
+from django_jobchains import queues
+from django_jobchains.models import Job, QueueState
+from django_jobchains.monitoring import durations as module
+from tests.admin.browsing import Page, open_dashboard, subject
+from tests.support.jobs import MAIL, SHIP, alter, create, database_now, failed_try, finished, running
+from tests.support.throughput import tally
+
+pytestmark = pytest.mark.django_db
+
+
+def complete(store, waited, ran, type_name=SHIP, queue="mail"):
+    """Create a job that waited and ran for these seconds."""
+    [job] = running(store, 1, type_name=type_name, queue=queue)
+    store.attempts.finish([finished(job)])
+    end = database_now()
+    claimed = end - timedelta(seconds=ran)
+    times = {"run_at": claimed - timedelta(seconds=waited), "last_attempt_at": claimed, "finished_at": end}
+    Job.objects.filter(pk=job.id).update(**times)
+    return job
+
+
+@pytest.mark.parametrize(("kind", "name"), [("type", SHIP), ("queue", "mail")])
+def test_waits_and_durations_are_those_of_the_newest_completed_jobs(viewer, store, kind, name, monkeypatch):
+    assert "No job has been completed by a worker yet." in open_dashboard(viewer, subject(kind, name)).text
+    complete(store, 900, 900)
+    monkeypatch.setattr(module, "SAMPLE_SIZE", 21)
+    for seconds in range(1, 21):
+        complete(store, seconds, seconds * 2)
+    [failed] = running(store, 1, queue="mail")
+    store.attempts.fail([failed_try(failed)])
+    [row] = open_dashboard(viewer, subject(kind, name)).table("durations")
+    assert (row[0], row[1], row[3:]) == (SHIP, "20", ["10 s", "19 s", "20 s", "38 s"])
+
+
+def test_a_type_agrees_with_the_page_of_its_job(viewer, store, open_page):
+    job = complete(store, 0, 1.4)
+    assert open_dashboard(viewer, subject("type", SHIP)).table("durations")[0][5] == "1.4 s"
+    assert "ran for 1.4 s" in open_page(Job.objects.get(pk=job.id))
+
+
+def test_a_queue_shows_each_of_its_types(viewer, store):
+    for type_name, count in ((SHIP, 1), (MAIL, 2)):
+        for _ in range(count):
+            complete(store, 1, 1, type_name)
+    complete(store, 1, 1, SHIP, queue="other")
+    rows = open_dashboard(viewer, subject("queue", "mail")).table("durations")
+    assert [(row[0], row[1]) for row in rows] == [(MAIL, "2"), (SHIP, "1")]
+
+
+@pytest.mark.parametrize(("kind", "name"), [("type", SHIP), ("queue", "mail")])
+def test_the_hours_of_a_day_or_a_week_are_drawn(viewer, store, kind, name):
+    counts = {"completed": 3, "failed": 2, "queue": "mail"}
+    store.stats.add_counts([tally(**counts), tally(**counts, age_seconds=2 * 86_400), tally(MAIL, queue="other")])
+    for query, total, bars in (("", "3", 24), ("&range=hour", "3", 24), ("&range=week", "6", 28)):
+        section = open_dashboard(viewer, f"{subject(kind, name)}{query}").section("throughput")
+        completed, failed = section.all("figure")
+        assert completed.all("strong")[0].text == total
+        assert failed.all("strong")[0].text == str(int(total) // 3 * 2)
+        assert len(completed.all("rect", "jobchains-slot")) == bars
+        assert [link.text for link in section.all("a")] == ["24 hours", "7 days"]
+
+
+def test_figures_failures_and_running_jobs_are_of_the_type(viewer, store, beat, fail):
+    beat(type_names=(SHIP,))
+    fail(SHIP, error="Boom: ours")
+    running(store, 1, type_name=MAIL)
+    create(store, 2, SHIP)
+    create(store, 3, MAIL)
+    page = open_dashboard(viewer, subject("type", SHIP))
+    assert (page.figures()["due jobs"], page.figures()["workers"]) == ("2", "1")
+    assert "No jobs are running." in page.section("running").text
+    assert page.table("failing")[0][-1] == "Boom: ours"
+    other = open_dashboard(viewer, subject("type", MAIL))
+    assert [row[0] for row in other.table("running")] == [MAIL]
+    assert "Boom" not in other.text
+
+
+def test_a_queue_is_paused_and_limited_on_its_page(operator, viewer, store):
+    queues.set_limit("mail", 2)
+    page = open_dashboard(operator, subject("queue", "mail"))
+    assert "at most 2 jobs at once" in page.text
+    [form, _limit] = page.root.all(id="jobchains-dashboard")[0].all("form")
+    fields = {field.attributes["name"]: field.attributes["value"] for field in form.all("input")}
+    reply = operator.post(form.attributes["action"], {**fields, "verb": "pause"}, follow=True)
+    assert reply.redirect_chain == [(subject("queue", "mail"), 302)]
+    assert "was paused" in Page(reply).messages()[0]
+    assert QueueState.objects.get().paused_at is not None
+    page = open_dashboard(viewer, subject("queue", "mail"))
+    assert page.root.all("span", "jobchains-state-paused")
+    assert page.root.all(id="jobchains-dashboard")[0].all("form") == []
+
+
+@pytest.mark.parametrize("kind", ["type", "queue"])
+def test_a_page_needs_a_name(viewer, kind):
+    for name in ("", "a\0b"):
+        assert viewer.get(subject(kind, name)).status_code == 404
+    assert open_dashboard(viewer, subject(kind, "unknown")).figures()["due jobs"] == "0"
+
+
+@pytest.mark.parametrize("kind", ["type", "queue"])
+@pytest.mark.parametrize("size", [1, 20])
+def test_it_takes_a_constant_number_of_statements(viewer, store, fail, kind, size, django_assert_max_num_queries):
+    for number in range(size):
+        complete(store, 1, 1)
+        alter(running(store, 1, queue="mail"), status="blocked")
+        fail(f"shop.type_{number}", queue="mail")
+    with django_assert_max_num_queries(15):
+        open_dashboard(viewer, subject(kind, SHIP if kind == "type" else "mail"))
