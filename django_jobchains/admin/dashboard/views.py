@@ -426,7 +426,8 @@ class DashboardPages(ReadOnlyAdmin):
 
     def _figures(self, request: HttpRequest) -> _Figures:
         using, visibility = get_settings().DATABASE, self.visibility(request)
-        is_whole, access = visibility.sees_all(Job), self._access
+        access = self._access
+        is_whole = visibility.sees_all(Job)
         failures: dict[str, Failures] = {}
         if not is_whole or access.decides_by_row():
             failures = visible_failures(visibility, using)
