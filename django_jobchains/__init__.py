@@ -41,11 +41,21 @@ __all__ = (
 )
 
 
+#: What settings may contain, by module: importing these modules must not need settings.
+_IN_SETTINGS = {
+    "Backoff": "policies",
+    "Concurrency": "limits",
+    "Lease": "policies",
+    "Rate": "limits",
+    "Retention": "policies",
+}
+
+
 def __getattr__(name: str) -> Any:
     if name in ("chains", "limits", "schedules"):
         return import_module(f"django_jobchains.{name}")
-    if name in ("Backoff", "Lease", "Retention"):  # Settings may contain them, so this must not need settings.
-        return getattr(import_module("django_jobchains.declare.policies"), name)
+    if module := _IN_SETTINGS.get(name):
+        return getattr(import_module(f"django_jobchains.declare.{module}"), name)
     if name in __all__:
         return getattr(import_module("django_jobchains.processors"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
+from django.conf import settings
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
@@ -161,7 +162,9 @@ class _Opened(threading.local):
     """The connections that this thread has opened, by alias. Asking Django twice per attempt would be slow."""
 
     def __init__(self) -> None:
-        self.by_alias = {connection.alias: connection for connection in connections.all(initialized_only=True)}
+        # A settings module may import this one. Then there are no connections yet.
+        opened = connections.all(initialized_only=True) if settings.configured else []
+        self.by_alias = {connection.alias: connection for connection in opened}
 
 
 _this_thread = _Opened()

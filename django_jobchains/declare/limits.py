@@ -12,12 +12,12 @@ from uuid import UUID
 
 from django_jobchains.declare.policies import check_function
 from django_jobchains.exceptions import InvalidInput, RegistryError
-from django_jobchains.records.declarations import RecordTypeLimits
 from django_jobchains.store.deduplication import KEY_LENGTH
 from django_jobchains.store.deduplication import TENANT_SEPARATOR as SEPARATOR
 from django_jobchains.store.limits import LimitedTypes
 from django_jobchains.store.queues import Override
 from django_jobchains.store.rates import StartRate
+from django_jobchains.store.record_limits import RecordTypeLimits
 from django_jobchains.text.errors import describe
 from django_jobchains.values import MAX_SECONDS, TYPE_NAME, Count, Duration, DurationLike, check_fields
 
@@ -176,10 +176,15 @@ class TypeLimits:
             concurrency = self.concurrency and replace(self.concurrency, key=None)
             return TypeLimits(concurrency, self.rate and replace(self.rate, key=None), None).keys(type_name, None)
 
+    @property
+    def declared_keys(self) -> list[LimitKey]:
+        keys = self.fair, *(limit.key for limit in (self.concurrency, self.rate) if limit)
+        return [key for key in keys if key is not None]
+
     def check_fields(self, annotation: Any) -> None:
         """Raise ``RegistryError`` for a key that is not a field of the input."""
         names = field_names(annotation)
-        for key in (self.fair, *(limit.key for limit in (self.concurrency, self.rate) if limit)):
+        for key in self.declared_keys:
             if isinstance(key, str) and names is not None and key not in names:
                 known = f"It has {', '.join(names)}." if names else "It has no fields."
                 raise RegistryError(f"{key!r} is the key of a limit, but not a field of the input. {known}")

@@ -56,14 +56,9 @@ from django_jobchains.handlers.running_job import (
 from django_jobchains.isolation import Isolation, Level, to_isolation
 from django_jobchains.middleware.hooks import Hook, Middleware, check_hooks, checked_middleware
 from django_jobchains.payloads.types import name_of_type
-from django_jobchains.records.declarations import (
-    RecordOptions,
-    RecordType,
-    RecordTypeLimits,
-    checked_model,
-    checked_options,
-)
+from django_jobchains.records.declarations import RecordOptions, RecordType, checked_model, checked_options
 from django_jobchains.records.processor import RecordProcessor, handler_of, is_async, make_processor
+from django_jobchains.store.record_limits import RecordTypeLimits
 from django_jobchains.values import PRIORITY, QUEUE, TYPE_NAME, Choice, Count, DurationLike
 
 #: A subclass or an instance of ``RecordProcessor``, a function or another callable object.

@@ -16,7 +16,7 @@ from django_jobchains.isolation import Isolation, Level, to_isolation
 from django_jobchains.payloads.codecs import decode_text, decoded_value
 from django_jobchains.records.processor import RecordProcessor, hooks_of, is_async
 from django_jobchains.records.saving import extend_save
-from django_jobchains.store.record_limits import RecordConcurrency
+from django_jobchains.store.record_limits import RecordConcurrency, RecordTypeLimits
 from django_jobchains.store.record_tables import COLUMNS, IdsSelect, RecordIds, RecordTable
 from django_jobchains.values import ATTEMPTS_LIMIT, MAX_ATTEMPTS, TIMEOUT, Count, Duration, DurationLike, Value
 
@@ -26,18 +26,6 @@ MAX_POLL_SECONDS = 1.0
 CANCEL_SECONDS = 5.0
 #: The failure message if ``reset_failure_message`` is not set.
 RESET_MESSAGE = "The worker stopped sending heartbeats while it handled this record, more often than max_resets allows."
-
-
-class RecordTypeLimits(NamedTuple):
-    """The limits of a record type.
-
-    ``slot_limit``: how many of its records may be in process at once, in all workers together, or None for any number.
-    ``field``: the field whose values take turns, if any. ``is_keyed``: whether the limit holds for each of its values.
-    """
-
-    slot_limit: int | None
-    field: str | None
-    is_keyed: bool
 
 
 class _Place(NamedTuple):

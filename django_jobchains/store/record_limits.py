@@ -19,8 +19,20 @@ MAX_KEYS = 64
 _TURN = "jobchains_turn"
 
 
+class RecordTypeLimits(NamedTuple):
+    """The limits of a record type, as they are declared.
+
+    ``slot_limit``: how many of its records may be in process at once, in all workers together, or None for any number.
+    ``field``: the field whose values take turns, if any. ``is_keyed``: whether the limit holds for each of its values.
+    """
+
+    slot_limit: int | None
+    field: str | None
+    is_keyed: bool
+
+
 class RecordConcurrency(NamedTuple):
-    """The limits of a record type.
+    """The limits of a record type in a database.
 
     ``name``: that of the registration. ``slot_limit``: how many of its records may be in process, None for any number.
     ``column``: SQL of the name of the column whose values take turns, None if there is none. ``is_keyed``: whether the

@@ -21,6 +21,7 @@ from django.utils import timezone
 from django_jobchains.db.connections import call_after_commit
 from django_jobchains.declare import registry as registries
 from django_jobchains.declare.job_types import JobType, Processor, create_first_jobs
+from django_jobchains.declare.limits import Concurrency, LimitKey, Rate
 from django_jobchains.declare.policies import Backoff, BackoffFunction, Retention
 from django_jobchains.declare.registry import Registry, get_registry
 from django_jobchains.declare.slices import Processors
@@ -43,6 +44,7 @@ from django_jobchains.tasks_backend.task_types import (
     OPTIONS,
     TaskSlice,
     TaskType,
+    check_keys,
     converted,
     imported,
     name_in,
@@ -65,6 +67,9 @@ class JobchainsTask(Task):  # type: ignore[type-arg]
     timeout: DurationLike | None = None
     isolation: Isolation | Level | None = None
     retention: Retention | DurationLike | None = None
+    concurrency: Concurrency | None = None
+    rate: Rate | None = None
+    fair: LimitKey | None = None
 
     @property
     def job_type(self) -> JobType[Any, Any]:
@@ -80,7 +85,8 @@ class JobchainsBackend(BaseTaskBackend):
 
     ``OPTIONS``: ``max_attempts`` (1 by default), ``backoff`` (a ``Backoff``, seconds, or the dotted path of a
     ``Backoff`` or a function), ``timeout``, ``isolation`` and ``retention`` (a ``Retention``, or a timedelta or seconds
-    for all results), as for ``Processors``. The keywords of ``@task`` replace them for one task.
+    for all results), ``concurrency``, ``rate`` and ``fair``, as for ``Processors``. The key of a limit is a parameter
+    of the task, or a function of its arguments by name. The keywords of ``@task`` replace the options for one task.
     """
 
     task_class = JobchainsTask
@@ -112,11 +118,14 @@ class JobchainsBackend(BaseTaskBackend):
 
     def validate_task(self, task: AnyTask) -> None:
         super().validate_task(task)
-        if own := own_options(task):
-            try:
+        own = own_options(task)
+        try:
+            if own:
                 Processors(**converted(own))
-            except (RegistryError, TypeError, ValueError, ImportError) as error:
-                raise InvalidTask(f"The task {task.module_path!r}: {error}") from error
+            if isinstance(self.options, Mapping):
+                check_keys(task, {**self.options, **own})
+        except (RegistryError, TypeError, ValueError, ImportError) as error:
+            raise InvalidTask(f"The task {task.module_path!r}: {error}") from error
 
     def enqueue(self, task: AnyTask, args: Any, kwargs: Any) -> Any:
         """Enqueue a task in the caller's transaction, and send ``task_enqueued`` after its commit.

@@ -5,10 +5,11 @@ is ``{"args": […], "kwargs": {…}}``, and its output is what the task returns
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from importlib import import_module
+from inspect import Parameter, Signature, signature
 from threading import Lock
 from typing import Any
 
@@ -16,10 +17,11 @@ from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.utils.module_loading import import_string
 
 from django_jobchains.declare.job_types import JobType, Processor
+from django_jobchains.declare.limits import LimitKeys, TypeLimits
 from django_jobchains.declare.policies import Backoff, Retention
 from django_jobchains.declare.registry import Registry
 from django_jobchains.declare.slices import ProcessorOptions, Processors
-from django_jobchains.exceptions import InvalidPayload, RegistryError, TaskNotImported
+from django_jobchains.exceptions import InvalidInput, InvalidPayload, RegistryError, TaskNotImported
 from django_jobchains.handlers.running_job import RunningJob
 from django_jobchains.middleware.hooks import required_middleware
 from django_jobchains.payloads.strict_json import check_size, is_flat, is_flat_list, write_json
@@ -30,7 +32,7 @@ from django_jobchains.text.errors import describe
 from django_jobchains.values import parse_duration
 
 #: The options of a backend, and the keywords of ``@task`` that replace them for one task.
-OPTIONS = ("max_attempts", "backoff", "timeout", "isolation", "retention")
+OPTIONS = ("max_attempts", "backoff", "timeout", "isolation", "retention", "concurrency", "rate", "fair")
 #: A task is not tried again after an error: code that was written for Django's framework expects that it has failed.
 DEFAULTS: Mapping[str, Any] = {"max_attempts": 1}
 
@@ -84,6 +86,24 @@ class TaskType(JobType[Any, Any]):
         self.task = task
 
 
+@dataclass(frozen=True)
+class TaskLimits(TypeLimits):
+    """The limits of a task, with keys that are parameters of the task, or functions of its arguments by name."""
+
+    signature: Signature
+
+    def keys(self, type_name: str, input: Any) -> LimitKeys:
+        return super().keys(type_name, self._arguments(type_name, input) if self.declared_keys else {})
+
+    def _arguments(self, type_name: str, input: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            bound = self.signature.bind(*input["args"], **input["kwargs"])
+        except TypeError as error:
+            raise InvalidInput(f"The task {type_name!r} cannot be called with these arguments: {error}.") from error
+        bound.apply_defaults()
+        return {**bound.arguments, **bound.kwargs}
+
+
 class TaskSlice(Processors):
     """The tasks of one backend that this process knows: those that it has enqueued, scheduled or looked for.
 
@@ -121,18 +141,42 @@ class TaskSlice(Processors):
     def _processor(self, job_type: TaskType, task: AnyTask) -> Processor:
         own: Any = {**converted(own_options(task)), "queue": task.queue_name, "priority": int(task.priority)}
         is_async = iscoroutinefunction(task.func)
+        settings = self._settings(job_type.name, own)
+        if limits := settings["limits"]:
+            settings["limits"] = TaskLimits(limits.concurrency, limits.rate, limits.fair, signature_of(task))
         return Processor(
             job_type,
             partial(_acall if is_async else _call, task),
             is_async=is_async,
             observer=TaskSignals(job_type.task, self._sender),
-            **self._settings(job_type.name, own),
+            **settings,
         )
 
 
 def own_options(task: AnyTask) -> dict[str, Any]:
     """Return the options that ``@task`` sets for a task."""
     return {name: value for name in OPTIONS if (value := getattr(task, name, None)) is not None}
+
+
+def signature_of(task: AnyTask) -> Signature:
+    """Return the signature of a task as its callers see it, without the context."""
+    found = signature(task.func)
+    parameters = list(found.parameters.values())
+    return found.replace(parameters=parameters[1:]) if task.takes_context else found
+
+
+def check_keys(task: AnyTask, options: Mapping[str, Any]) -> None:
+    """Raise ``RegistryError`` for the key of a limit that is not a parameter of the task. ``options``: of the task."""
+    limits = options.get("concurrency"), options.get("rate")
+    keys = [key for key in (options.get("fair"), *(getattr(limit, "key", None) for limit in limits)) if key is not None]
+    if not keys:
+        return
+    parameters = signature_of(task).parameters
+    takes_any = any(part.kind is Parameter.VAR_KEYWORD for part in parameters.values())
+    for key in keys:
+        if isinstance(key, str) and key not in parameters and not takes_any:
+            known = f"It has {', '.join(parameters)}." if parameters else "It has none."
+            raise RegistryError(f"{key!r} is the key of a limit, but not a parameter of the task. {known}")
 
 
 def converted(options: Mapping[str, Any]) -> ProcessorOptions:

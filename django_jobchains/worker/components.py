@@ -161,6 +161,7 @@ class Components:
         options.policies = {**options.policies, name: policy}
         self.wake_order.serve(self._lanes_by_type())
         self.pruner.rules = retention_rules(options.registry)
+        self.context.sharing_limits = options.registry.sharing_limits()
         if lane is not None:
             self.claim_loop.add(lane)
         self.claim_loop.idle.clear()

@@ -310,8 +310,6 @@ class JobSink(Sink[Outcome]):
         self._context = context
         self._store = context.store
         self._worker = context.worker
-        #: By type, the types whose jobs may take the place of one that has ended.
-        self._sharing = context.options.registry.sharing_limits()
         #: The identities of outcomes that were replaced by the failure of their write.
         self._replaced: set[int] = set()
         #: Effects to publish: from this thread's writes, and from attempts that committed their outcome themselves.
@@ -410,7 +408,7 @@ class JobSink(Sink[Outcome]):
         known = self._context.leases.release(keys)
         limited = self._context.queues.limited
         self._effects.freed_queues.update(outcome.job.queue for outcome in outcomes if outcome.job.queue in limited)
-        is_end_observed = observes(ChainEnded)
+        is_end_observed, sharing = observes(ChainEnded), self._context.sharing_limits
         attempts, chains, continuations = [], [], []
         for outcome in outcomes:
             job, finished = outcome.job, outcome.finished
@@ -421,8 +419,8 @@ class JobSink(Sink[Outcome]):
                 if job.key not in known:  # Otherwise the lost lease was reported when the worker noticed it.
                     reason = outcome.abandoned_reason or outcome.error or TAKEN
                     report(AttemptAbandoned(self._worker, job.id, reason))
-            if self._sharing and job.type_name in self._sharing:
-                self._effects.add_scheduled(self._sharing[job.type_name])
+            if sharing and job.type_name in sharing:
+                self._effects.add_scheduled(sharing[job.type_name])
             attempts.append(
                 AttemptEnded(
                     self._worker,

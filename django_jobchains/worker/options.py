@@ -356,5 +356,7 @@ class WorkerContext:
         self.counter = AttemptCounter(self.store, worker=self.worker, seconds=self.settings.HEARTBEAT_SECONDS)
         self.log_buffer = JobLogBuffer()
         self.observers = ObserverCalls()
+        #: By type, the types whose jobs may take the place of one that has ended.
+        self.sharing_limits = options.registry.sharing_limits()
         #: The claimed attempts that wait for a slot, by pool.
         self.backlogs: list[Sized] = []

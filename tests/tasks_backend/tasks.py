@@ -91,6 +91,15 @@ with with_backends():
         gate.wait(30)
         raise PaymentError("waited")
 
+    @task
+    def hold(key):
+        calls.append(key)
+        gate.wait(30)
+
+    @task(takes_context=True)
+    def sync(context, tenant, *numbers, region="eu", **more):
+        return tenant
+
     @task(takes_context=True)
     def die_once(context):
         if context.attempt == 1:

@@ -131,9 +131,9 @@ def test_required_middleware_surrounds_tasks(run):
 
 
 IMPORTS = """
-from django_jobchains import Backoff, Lease, Retention
+from django_jobchains import Backoff, Concurrency, Lease, Rate, Retention
 from django.conf import settings
-assert Backoff(5) and Lease(5) and Retention() and not settings.configured
+assert Backoff(5) and Concurrency(5) and Lease(5) and Rate(5, 1) and Retention() and not settings.configured
 """
 
 
