@@ -22,7 +22,7 @@ class JobchainsConfig(AppConfig):
         from django_jobchains.declare import checks  # noqa: F401 - registers the checks
         from django_jobchains.declare.registry import Registry
         from django_jobchains.models.chain_view import create_if_missing
-        from django_jobchains.monitoring.facts import measurements
+        from django_jobchains.monitoring.gauges import measurements
         from django_jobchains.payloads import codecs
         from django_jobchains.records import checks as record_checks  # noqa: F401
         from django_jobchains.store.task_names import forget_names

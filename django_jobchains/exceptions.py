@@ -56,7 +56,6 @@ RescheduleJob, FailJob           raised *by* handlers, to end an attempt
 import signal
 from collections.abc import Collection, Iterable
 from datetime import datetime
-from difflib import get_close_matches
 from typing import Any
 from uuid import UUID
 
@@ -206,9 +205,8 @@ class LimitNotFound(JobchainsError):
 
     def __init__(self, name: str, known: Collection[str] = ()) -> None:
         self.name = name
-        near = ", ".join(map(repr, get_close_matches(name, known))) if known else ""
-        found = f"Did you mean {near}?" if near else f"Declared: {', '.join(sorted(known)) or 'none'}."
-        super().__init__(f"No type or group {name!r:.200} declares a limit. {found}")
+        found = did_you_mean(name, known) or f" Declared: {', '.join(sorted(known)) or 'none'}."
+        super().__init__(f"No type or group {name!r:.200} declares a limit.{found}")
 
 
 class ChainNotFound(JobchainsError):

@@ -192,12 +192,16 @@ class TypeLimits:
 
 @dataclass(frozen=True)
 class DeclaredLimit:
-    """A limit, and the types that share it. It has the name of their group, or of its only type."""
+    """A limit, and the types that share it. It has the name of their group, or of its only type.
+
+    ``record_type``: the name of the records that it is for instead.
+    """
 
     name: str
     types: tuple[str, ...]
     concurrency: Concurrency | None = None
     rate: Rate | None = None
+    record_type: str | None = None
 
     @property
     def is_group(self) -> bool:

@@ -5,7 +5,7 @@ cost. Others are counted up to a limit.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -17,7 +17,6 @@ from django.db.models import Model, QuerySet
 from django.db.models.functions import Now
 
 from django_jobchains.conf import get_settings
-from django_jobchains.db.connections import close_thread_connections
 from django_jobchains.db.setup import is_column_missing, is_table_missing
 from django_jobchains.declare.registry import get_registry
 from django_jobchains.models import Job, Schedule, ScheduleQuerySet
@@ -29,8 +28,6 @@ from django_jobchains.store.errors import is_lock_timeout
 from django_jobchains.store.queues import QueueRule
 from django_jobchains.store.stats import MAX_GROUPS, DatabaseFacts, FailingType, HeldGroup, PendingGroup
 from django_jobchains.store.workers import WorkerFacts
-from django_jobchains.telemetry import names
-from django_jobchains.telemetry.probes import Measurement
 from django_jobchains.text.humanize import number
 
 #: The limit up to which the jobs of each queue, type and priority are counted, and the records of each state.
@@ -343,29 +340,6 @@ def troubled_schedules(rows: ScheduleQuerySet) -> list[Schedule]:
     """Return the schedules that are failing or orphaned, by name, without their inputs and errors."""
     found = rows.in_state(Schedule.State.FAILING, Schedule.State.ORPHANED).order_by("name")
     return list(found.defer("input", "last_error")[:MAX_SCHEDULES])
-
-
-def measurements(using: str | None) -> list[Measurement]:
-    """Return the values of the gauges about a database. Closes the connections of the thread."""
-    try:
-        return list(_measurements(overview(using), record_overview(using)))
-    finally:
-        close_thread_connections()
-
-
-def _measurements(found: Overview, records: Iterable[RecordFacts]) -> Iterator[Measurement]:
-    for queue in found.queues:
-        for status in ("due", "scheduled", "blocked", "running"):
-            yield Measurement(names.QUEUE_JOBS, (queue.name, status), getattr(queue, status))
-        yield Measurement(names.OLDEST_DUE, (queue.name,), queue.oldest_due_age_seconds or 0.0)
-    for kind in records:
-        if kind.problem:
-            continue
-        for state in ("due", "queued", "processing", "errored", "failed"):
-            yield Measurement(names.QUEUE_RECORDS, (kind.queue, kind.name, state), getattr(kind, state))
-        yield Measurement(names.OLDEST_RECORD, (kind.queue, kind.name), kind.oldest_seconds)
-    if (seconds := found.database.oldest_transaction_seconds) is not None:
-        yield Measurement(names.OLDEST_TRANSACTION, (), seconds)
 
 
 def _plain(value: Any) -> Any:

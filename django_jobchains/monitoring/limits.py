@@ -35,13 +35,13 @@ class KeyFacts:
 class LimitFacts:
     """A limit that holds for all workers together.
 
-    ``name``: of the type, the group or the queue. ``types``: those that share it, empty for a queue. ``concurrency``:
-    how many jobs may run at once, and ``rate``: how many may start in ``rate_seconds``, of each key if ``has_keys``.
-    ``declared_…``: what the code declares. All are None if there is no such limit. ``waiting``: due jobs, counted up to
+    ``name``: of the type, group, records or queue. ``types``: those that share it. ``concurrency``: how many jobs may
+    run at once, and ``rate``: how many may start in ``rate_seconds``, of each key if ``has_keys``. ``declared_…``: what
+    the code declares. All are None if there is no such limit. ``waiting``: due jobs, counted up to
     a limit. ``keys``: those with the most running jobs.
     """
 
-    kind: Literal["type", "group", "queue"]
+    kind: Literal["type", "group", "records", "queue"]
     name: str
     types: tuple[str, ...]
     has_keys: bool
@@ -58,7 +58,7 @@ class LimitFacts:
     @property
     def is_declared(self) -> bool:
         """Whether the code declares it, or it is of a queue. An override that is left of older code has no effect."""
-        return self.kind == "queue" or bool(self.types)
+        return self.kind in ("records", "queue") or bool(self.types)
 
 
 def limit_facts(using: str | None = None) -> list[LimitFacts]:
@@ -68,6 +68,8 @@ def limit_facts(using: str | None = None) -> list[LimitFacts]:
     limited = {rule.name: rule.slot_limit for rule in rules.queues if rule.slot_limit is not None}
     if not (declared or rules.overrides or limited):
         return []
+    has_records = bool(limited) or any(limit.record_type for limit in declared.values())
+    records = {kind.name: kind for kind in record_overview(using)} if has_records else {}
     running = store.stats.running_groups(MAX_RUNNING)
     waiting = store.stats.pending_groups(COUNT_TO)
     by_name = defaultdict[str, Counter[str]](Counter)
@@ -82,11 +84,16 @@ def limit_facts(using: str | None = None) -> list[LimitFacts]:
         limit, override = declared.get(name, DeclaredLimit(name, ())), rules.overrides.get(name, Override())
         concurrency = limit.concurrency.limit if limit.concurrency else None
         rate = limit.rate.limit if limit.rate else None
-        of_types = sum(group.jobs for group in running if group.type_name in limit.types)
+        jobs = sum(group.jobs for group in running if group.type_name in limit.types)
+        due = sum(group.due for group in waiting if group.type_name in limit.types)
+        if (kind := records.get(limit.record_type or "")) is not None:
+            jobs, due = kind.processing, kind.due
+        elif limit.concurrency is not None:
+            jobs = by_name[name].total()
         keys = [KeyFacts(key, jobs, behind.get(f"{name}{SEPARATOR}{key}", 0)) for key, jobs in busiest.get(name, ())]
         found.append(
             LimitFacts(
-                kind="group" if limit.is_group else "type",
+                kind="records" if limit.record_type else "group" if limit.is_group else "type",
                 name=name,
                 types=limit.types,
                 has_keys=limit.has_keys,
@@ -96,14 +103,11 @@ def limit_facts(using: str | None = None) -> list[LimitFacts]:
                 rate=rate if override.rate is None else override.rate,
                 rate_seconds=limit.rate.seconds if limit.rate else None,
                 is_overridden=name in rules.overrides,
-                running=by_name[name].total() if limit.concurrency else of_types,
-                waiting=sum(group.due for group in waiting if group.type_name in limit.types),
+                running=jobs,
+                waiting=due,
                 keys=tuple(each for each in keys if each.key),
             )
         )
-    records = Counter[str]()
-    for kind in record_overview(using) if limited else ():
-        records[kind.queue] += kind.processing
     for name, number in limited.items():
         found.append(
             LimitFacts(
@@ -117,7 +121,8 @@ def limit_facts(using: str | None = None) -> list[LimitFacts]:
                 rate=None,
                 rate_seconds=None,
                 is_overridden=True,
-                running=records[name] + sum(group.jobs for group in running if group.queue == name),
+                running=sum(group.jobs for group in running if group.queue == name)
+                + sum(kind.processing for kind in records.values() if kind.queue == name),
                 waiting=sum(group.due for group in waiting if group.queue == name),
                 keys=(),
             )

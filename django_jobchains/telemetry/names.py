@@ -26,6 +26,8 @@ CHAIN_STATUS = "jobchains.chain.status"
 SLOT_STATE = "jobchains.slot.state"
 SLOT_KIND = "jobchains.slot.kind"
 SCHEDULE = "jobchains.schedule.name"
+LIMIT = "jobchains.limit.name"
+LIMIT_KIND = "jobchains.limit.kind"
 TICK_OUTCOME = "jobchains.schedule.outcome"
 REASON = "jobchains.reason"
 BACKEND = "jobchains.notifier.backend"
@@ -239,6 +241,19 @@ QUEUE_RECORDS = _gauge(
 )
 OLDEST_RECORD = _gauge(
     "jobchains.queue.oldest_record.age", "s", "How long the oldest due record waits", QUEUE, JOB_TYPE
+)
+LIMIT_RUNNING = _gauge(
+    "jobchains.limit.running", "{job}", "Running jobs that a limit of all workers counts", LIMIT_KIND, LIMIT
+)
+LIMIT_WAITING = _gauge(
+    "jobchains.limit.waiting", "{job}", "Due jobs of limited types and queues, counted to a limit", LIMIT_KIND, LIMIT
+)
+LIMIT_CONCURRENCY = _gauge(
+    "jobchains.limit.concurrency",
+    "{job}",
+    "Jobs that a limit lets run at once, of each key if it has keys",
+    LIMIT_KIND,
+    LIMIT,
 )
 STRANDED = _gauge(
     "jobchains.blocked.stranded",

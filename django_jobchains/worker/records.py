@@ -371,11 +371,14 @@ class RecordSource:
 
     def _start(self, request: DequeueRequest, limit: int) -> list[Dequeued]:
         table, store = self.kind.table(self._store.using), self._store
-        request = request._replace(limit=limit)
+        request = request._replace(limit=next(size for size in SIZES if size <= limit))
         joins = self._joins_transaction or self.kind.queue in self._queues.limited
         if self._limits is None:
             return store.records.dequeue(table, request, joins_transaction=joins)
-        return store.record_limits.dequeue(table, self._limits, self._rotation, request, joins_transaction=joins)
+        override, limits = self._queues.overrides.get(self.kind.name), self._limits
+        if override is not None and override.concurrency is not None and limits.slot_limit is not None:
+            limits = limits._replace(slot_limit=override.concurrency)
+        return store.record_limits.dequeue(table, limits, self._rotation, request, joins_transaction=joins)
 
     @property
     def met_lock(self) -> bool:

@@ -17,7 +17,6 @@ from django_jobchains.handlers.batch import Batch
 from django_jobchains.handlers.running_job import RunningJob
 from django_jobchains.models import Job
 from django_jobchains.processors import JobType, Processors
-from django_jobchains.worker import Worker
 
 charge = JobType("messages.charge", input=int)
 
@@ -82,8 +81,6 @@ MESSAGES = [
     (worker("--queue", ""), "argument --queue: '' is not a name: pass 1 to 100 printable characters"),
     (worker("--queue-slots", "mail"), "'mail' must be the name of a queue and a number of slots, as in mail=2"),
     (worker("--queue-slots", "mail=0"), "'mail=0' must be the name of a queue and a number of slots"),
-    (lambda: Worker(queue_slots={"mail": 0}), "queue_slots=0 is not a whole number from 1"),
-    (lambda: Worker(queue_slots=["mail"]), 'is not a dict of queues and numbers, as in {"mail": 2}'),
     (worker("--type", ""), "argument --type: '' is not a name: pass 1 to 200 printable characters"),
     (worker("--name", "x" * 101), "name='xxx"),
 ]  # fmt: skip

@@ -14,6 +14,8 @@ from django_jobchains.processors import Concurrency, Rate
 from django_jobchains.store.limits import StartRate
 from django_jobchains.store.queues import Override
 from django_jobchains.telemetry.events import LimitChanged
+from django_jobchains.testing import clock, run_due_jobs
+from tests.records.models import Upload
 
 pytestmark = pytest.mark.django_db
 
@@ -81,6 +83,32 @@ def test_overrides_replace_numbers_only():
     assert declared.slot_limit("a", {"a": Override(None, 0)}) == 0  # no starts
     assert declared.slot_limit("a", {"gateway": Override(0)}) == 0
     assert TypeLimits(None, None, "key").slot_limit("a", both) is None
+
+
+def test_limits_of_records_are_overridden_and_listed(processors, store):
+    processors.records(Upload, concurrency=Concurrency(3))(lambda record, run: None)
+    Upload.objects.bulk_create([Upload(state="processing"), Upload(), Upload()])
+    limits.set("records.upload", concurrency=1)
+    limits.set(queue="default", concurrency=9)
+    uploads, queue = limits.list()
+    assert (uploads.kind, uploads.name, uploads.types, uploads.is_declared) == ("records", "records.upload", (), True)
+    assert (uploads.declared_concurrency, uploads.concurrency, uploads.running, uploads.waiting) == (3, 1, 1, 2)
+    assert (queue.kind, queue.running) == ("queue", 1)
+    Upload.objects.filter(state="processing").update(state="queued")
+    with clock():
+        limits.set("records.upload", concurrency=0)
+        assert run_due_jobs() == []
+        limits.reset("records.upload")
+        assert len(run_due_jobs()) == 3
+
+
+def test_jobs_obey_overrides_in_tests(register):
+    sync = register()
+    sync.enqueue()
+    limits.set("limits.sync", concurrency=0)
+    assert run_due_jobs() == []
+    limits.set("limits.sync", concurrency=1)
+    assert len(run_due_jobs()) == 1
 
 
 def test_a_queue_is_limited_and_reset(store):

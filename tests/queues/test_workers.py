@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 from django.db import transaction
 from django.test import override_settings
 
@@ -256,6 +257,19 @@ def test_own_slots_of_a_worker_are_limited_beside_the_queue(enqueue, held, start
     enqueue("slow", 6)
     enqueue("mail", 6)
     held.until(slow=3, mail=2)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"mail": 0}, r"queue_slots=0 is not a whole number from 1"),
+        ({"": 1}, r"queue_slots='' is not a name"),
+        (["mail"], r'is not a dict of queues and numbers, as in \{"mail": 2\}'),
+    ],
+)
+def test_invalid_own_slots_are_refused(quick, make_worker, given, message):
+    with pytest.raises(ImproperlyConfigured, match=message):
+        make_worker(queue_slots=given)
 
 
 def test_a_limit_of_0_starts_nothing(quick, start_worker):

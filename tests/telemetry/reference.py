@@ -125,6 +125,8 @@ ATTRIBUTES = {
     names.SLOT_STATE: "`idle`, `busy` or `stuck`",
     names.SLOT_KIND: "`thread`, `async`, or `process` for a slot that waits for a child process",
     names.SCHEDULE: "The name of the schedule",
+    names.LIMIT: "The name of the type, group, record worker or queue with a limit",
+    names.LIMIT_KIND: "`type`, `group`, `records` or `queue`",
     names.TICK_OUTCOME: "`fired`, `skipped` or `missed`",
     names.REASON: "Why the attempt was asked to stop or lost its lease, such as `timed_out`",
     names.BACKEND: "The class of the notifier",

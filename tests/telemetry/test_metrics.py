@@ -8,7 +8,7 @@ import pytest
 from django.db import connection, transaction
 from django.utils import timezone
 
-from django_jobchains import chains
+from django_jobchains import chains, limits
 from django_jobchains.records import RecordProcessor
 from django_jobchains.telemetry import names, probes, report
 from django_jobchains.telemetry.events import (
@@ -113,6 +113,7 @@ def everything(recorded, processors, start_worker, add_worker, settings):
         def handle(self, record, run): ...
 
     Upload.objects.create()
+    limits.set(queue="mail", concurrency=5)
     for what in ("end", "continue", "lose", "hang"):
         ship.enqueue(what)
     ship.enqueue("fail", max_attempts=1)

@@ -20,6 +20,7 @@ from django_jobchains.cli.chains import (
     RunNowCommand,
 )
 from django_jobchains.cli.health import HealthCommand
+from django_jobchains.cli.limits import LimitsCommand
 from django_jobchains.cli.list import ListCommand
 from django_jobchains.cli.queues import LimitCommand, PauseCommand, QueuesCommand, ResumeCommand
 from django_jobchains.cli.records import RecordsCommand
@@ -52,6 +53,7 @@ SUBCOMMANDS: tuple[type[Subcommand], ...] = (
     PauseCommand,
     ResumeCommand,
     LimitCommand,
+    LimitsCommand,
     SchedulesCommand,
 )
 

@@ -321,6 +321,10 @@ class Gauges:
             names.NOTIFIER_CONNECTED: (self._notifiers, max),
             names.QUEUE_JOBS: (partial(self._measured, names.QUEUE_JOBS), sum),
             names.QUEUE_RECORDS: (partial(self._measured, names.QUEUE_RECORDS), sum),
+            **{
+                metric: (partial(self._measured, metric), max)
+                for metric in (names.LIMIT_RUNNING, names.LIMIT_WAITING, names.LIMIT_CONCURRENCY)
+            },
             names.OLDEST_DUE: (partial(self._measured, names.OLDEST_DUE), max),
             names.OLDEST_RECORD: (partial(self._measured, names.OLDEST_RECORD), max),
             names.OLDEST_TRANSACTION: (partial(self._measured, names.OLDEST_TRANSACTION), max),
