@@ -22,6 +22,7 @@ SUBJECTS = (
     "held",
     "bloat",
     "scheduling",
+    "limiting",
     "on_sqlite",
     "pools",
     "isolated",

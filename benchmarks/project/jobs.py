@@ -1,6 +1,7 @@
 """The measured job types."""
 
 import os
+import time
 
 from django.db import connections
 
@@ -8,10 +9,13 @@ from benchmarks import times
 from benchmarks.project import marks
 from benchmarks.project.burning import burn
 from benchmarks.project.models import Effect, Import
-from django_jobchains.processors import Continuation, Processors, RunningJob
+from django_jobchains.processors import Concurrency, Continuation, Processors, RunningJob
 from django_jobchains.records import RecordRun
 
 STEPS = 5
+#: The limit of the types with one, and how long their handlers take that keep a place.
+LIMIT = 10
+BUSY_SECONDS = 0.05
 
 #: The database of the jobs, to which handlers also write, so that there is only one transaction.
 USING = os.environ.get("BENCH_USING", "default")
@@ -68,6 +72,28 @@ def create(job: RunningJob[dict[str, int]]) -> int:
 
 @processors.register("bench.wake")
 def wake(job: RunningJob[dict[str, int]]) -> None:
+    times.append()
+
+
+def limited_value(job: RunningJob[dict[str, int]]) -> int:
+    marks.started()
+    return job.input["i"]
+
+
+processors.register("bench.limited", concurrency=Concurrency(LIMIT))(limited_value)
+processors.register("bench.limited_keys", concurrency=Concurrency(LIMIT, key="key"))(limited_value)
+
+
+@processors.register("bench.limited_busy", concurrency=Concurrency(LIMIT))
+def limited_busy(job: RunningJob[dict[str, int]]) -> None:
+    marks.started()
+    time.sleep(BUSY_SECONDS)
+
+
+@processors.register("bench.limited_wake", concurrency=Concurrency(1))
+def limited_wake(job: RunningJob[dict[str, int]]) -> None:
+    times.append()
+    time.sleep(BUSY_SECONDS)
     times.append()
 
 

@@ -49,6 +49,8 @@ class Rotation:
     def __init__(self, start: str | None = None) -> None:
         self.start = secrets.token_hex(8) if start is None else start
         self.served: dict[tuple[str, str], str] = {}
+        #: How many claims in a row met the lock of another, so that there may be free places.
+        self.met_locks = 0
 
 
 class Group(NamedTuple):
@@ -139,7 +141,9 @@ class Limits(Part, ABC):
         """
         params = self._served(types, rotation, queues, excluded)
         rows = self.db.fetch(self._lock_groups, [*params, min(limit, MAX_GROUPS)])
-        return [group for group in map(Group._make, rows) if group.is_locked]
+        groups = [group for group in map(Group._make, rows) if group.is_locked]
+        rotation.met_locks = rotation.met_locks + 1 if len(groups) < len(rows) else 0
+        return groups
 
     def claim_of(
         self, groups: list[Group], worker: str, limit: int, types: LimitedTypes, rotation: Rotation

@@ -21,6 +21,8 @@ from django_jobchains.worker.threads import LOCK_SECONDS
 MIN_WAIT_SECONDS = 0.001
 #: The wait before the next claim if a due job was not claimed, because another transaction has locked it.
 LOCKED_WAIT_SECONDS = 0.1
+#: The first wait before the next claim if another worker was deciding about a limit, which takes it milliseconds.
+DECIDING_WAIT_SECONDS = 0.01
 #: The wait after a claim that found jobs, before the time of the next due job is read.
 FOUND_WAIT_SECONDS = 0.05
 #: The shortest wait for the next start that a rate allows: of the worker that has claimed the last one, and of others,
@@ -275,6 +277,13 @@ class ClaimLoop:
 
     def _wait(self, lanes: Sequence[AnyLane], *, found: bool) -> None:
         """Wait until a job may be due. The next due time is not needed before a second query."""
+        met_locks = max(
+            (lane.rotation.met_locks for lane in lanes if isinstance(lane, Lane) and lane.rotation), default=0
+        )
+        if met_locks:
+            seconds = min(DECIDING_WAIT_SECONDS * 2 ** (met_locks - 1), LOCKED_WAIT_SECONDS)
+            self._wake.wait(seconds * random.uniform(0.5, 1))  # noqa: S311 - jitter
+            return
         if found or self._wake.is_second_query_due:
             self._wake.wait(self._until_records(min(self._poll_seconds, self._until_next_start(lanes))))
             return

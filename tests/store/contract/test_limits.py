@@ -201,7 +201,9 @@ def test_one_claim_at_a_time_decides_about_a_key(store):
         groups = store.limits.lock_groups(1, types(), Rotation(""))
         assert [group.limit_key for group in groups] == ["a"]
         # Another claim finds the key locked, does not wait, and takes what it may of other keys.
-        assert elsewhere(lambda other: keys(claim(other, worker="other"))) == ["b", "b"]
+        rotation = Rotation("")
+        assert elsewhere(lambda other: keys(claim(other, worker="other", rotation=rotation))) == ["b", "b"]
+        assert rotation.met_locks
         rows = store.limits.claim_of(groups, WORKER, 10, types(), Rotation(""))
         assert len(rows) == 2
         assert elsewhere(lambda other: claim(other, worker="other")) == []
