@@ -281,7 +281,7 @@ class ClaimLoop:
             (lane.rotation.met_locks for lane in lanes if isinstance(lane, Lane) and lane.rotation), default=0
         )
         if met_locks:
-            seconds = min(DECIDING_WAIT_SECONDS * 2 ** (met_locks - 1), LOCKED_WAIT_SECONDS)
+            seconds = min(DECIDING_WAIT_SECONDS * 2 ** min(met_locks - 1, 9), LOCKED_WAIT_SECONDS)
             self._wake.wait(seconds * random.uniform(0.5, 1))  # noqa: S311 - jitter
             return
         if found or self._wake.is_second_query_due:
