@@ -120,7 +120,8 @@ class Isolation:
         given = [name for name, default in unused.items() if getattr(self, name) != default]
         if given:
             remedy = "use level 'process'" + ("" if "max_jobs_per_worker" in given else " or 'transient'")
-            raise ValueError(f"{', '.join(given)}: the level {self.level!r} has no such limit. Remove it, or {remedy}.")
+            names = ", ".join(given)
+            raise ValueError(f"Isolation level {self.level!r} does not support {names}: remove it, or {remedy}.")
 
 
 def to_isolation(given: "Isolation | Level | None") -> Isolation | None:

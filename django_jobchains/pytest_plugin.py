@@ -1,8 +1,7 @@
 """The pytest fixture ``jobchains``: the functions of ``testing`` and its ``clock``."""
 
 from collections.abc import Iterator
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,11 +12,17 @@ if TYPE_CHECKING:
     from django_jobchains.testing import Clock
 
 
-class Jobchains(SimpleNamespace):
-    run_due_jobs: Any
-    fire_schedules: Any
-    assert_enqueued: Any
-    clock: "Clock"
+class Jobchains:
+    """The type of the fixture ``jobchains``: functions of ``django_jobchains.testing``, and a clock to advance."""
+
+    def __init__(self, clock: "Clock") -> None:
+        from django_jobchains import testing  # Needs Django, which is set up after plugins are imported.
+
+        self.clock = clock
+        self.run_due_jobs = testing.run_due_jobs
+        self.arun_due_jobs = testing.arun_due_jobs
+        self.fire_schedules = testing.fire_schedules
+        self.assert_enqueued = testing.assert_enqueued
 
 
 @pytest.fixture
@@ -26,9 +31,4 @@ def jobchains(db: None) -> Iterator[Jobchains]:
     from django_jobchains import testing
 
     with testing.clock() as clock:
-        yield Jobchains(
-            run_due_jobs=testing.run_due_jobs,
-            fire_schedules=testing.fire_schedules,
-            assert_enqueued=testing.assert_enqueued,
-            clock=clock,
-        )
+        yield Jobchains(clock)

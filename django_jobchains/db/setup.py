@@ -27,12 +27,24 @@ def thread_problem(using: str) -> str:
     )
 
 
+def worker_problem(using: str) -> str:
+    """Return the reason why the threads of a worker cannot use this database, or ""."""
+    if not is_in_memory(using):
+        return ""
+    # Connections that share a cache do not wait for each other's locks: their statements fail at once.
+    return thread_problem(using) or (
+        f"The SQLite database {using!r} is in memory, as in Django's tests, where threads cannot wait for each other's "
+        "locks. In a test, call django_jobchains.testing.run_due_jobs() instead of a worker, or let the tests use a "
+        f"file: DATABASES[{using!r}]['TEST'] = {{'NAME': BASE_DIR / 'test.sqlite3'}}."
+    )
+
+
 def setup_problem(using: str) -> str:
     """Return why workers cannot use this database, with a remedy, or "".
 
     Reads the database's catalog. Raises the database's error if it is unavailable.
     """
-    if problem := thread_problem(using):
+    if problem := worker_problem(using):
         return problem
     missing = sorted(set(_tables()) - _existing(connections[using]))
     return f"Tables are missing: {', '.join(missing)}. {_remedy(using)}" if missing else ""

@@ -234,15 +234,17 @@ class RunningJob(_Typed[InputT, BlockersT_co], HasContext[ContextT_contra]):
                 self._log = self._attempt.log_buffer.log_of(self._claimed)
             return self._log
 
-    @overload
-    def continue_with(self, job_type: HasTypes[None, Any], **options: Unpack[ContinuationOptions]) -> Continuation: ...
+    # Only one overload has an input, so that type checkers report what is wrong with it instead of all overloads.
     @overload
     def continue_with(
-        self, job_type: HasTypes[NextT, Any], input: NextT, **options: Unpack[ContinuationOptions]
+        self, job_type: HasTypes[None, Any] | str, **options: Unpack[ContinuationOptions]
     ) -> Continuation: ...
     @overload
     def continue_with(
-        self, job_type: str, input: Any = None, **options: Unpack[ContinuationOptions]
+        self,
+        job_type: Callable[["RunningJob[NextT, Any, Any]"], Any] | str,
+        input: NextT,
+        **options: Unpack[ContinuationOptions],
     ) -> Continuation: ...
     def continue_with(self, job_type: Any, input: Any = None, **options: Unpack[ContinuationOptions]) -> Continuation:
         """Describe the next job of the chain. *Return* it to complete this job and create the next one atomically.

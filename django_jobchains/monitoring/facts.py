@@ -308,7 +308,7 @@ def _counted_records(kind: RecordType, using: str, count_to: int) -> RecordFacts
     counts = get_store(using).records.count_by_state(
         kind.table(using), kind.select(using), count_to, kind.retry_seconds
     )
-    rows = RecordQuerySet(kind.model, kind.queryset.query.chain(), using)
+    rows: RecordQuerySet[Model] = RecordQuerySet(kind.model, kind.queryset.query.chain(), using)
     rows.record_type = kind
     waiting = counts.queued + (counts.errored if kind.retry_seconds is not None else 0)
     return RecordFacts(

@@ -5,7 +5,7 @@ Each that uses the database has an async twin with the prefix ``a``.
 
 from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.apps import apps
@@ -19,16 +19,18 @@ from django_jobchains.records.declarations import RecordType
 from django_jobchains.records.errors import RecordTypeNotFound, checked_after
 from django_jobchains.store import get_store
 
+ModelT = TypeVar("ModelT", bound=Model)
+
 #: Records to work on: one, several of the same model, or a QuerySet.
 Objects = Model | Iterable[Model] | QuerySet[Any]
 
 
-def queryset(model: type[Model]) -> "RecordQuerySet":
+def queryset(model: type[ModelT]) -> "RecordQuerySet[ModelT]":
     """Return all rows of a registered model as a QuerySet that also counts and waits.
 
     Raises ``RecordTypeNotFound`` if the model is not registered.
     """
-    found = RecordQuerySet(model)
+    found: RecordQuerySet[ModelT] = RecordQuerySet(model)
     found.record_type = record_types_of(model)[0]
     return found
 
@@ -121,7 +123,7 @@ aretry = sync_to_async(retry)
 _INDEXED = {"queued": "process_after", "errored": "finished_at", "failed": "finished_at", "processing": "started_at"}
 
 
-class RecordQuerySet(QuerySet[Any]):
+class RecordQuerySet(QuerySet[ModelT]):
     """All rows of a model, with the columns and the retry rules of its registration. It can be filtered as usual."""
 
     record_type: RecordType
@@ -176,10 +178,10 @@ class RecordQuerySet(QuerySet[Any]):
     amax_duration_in_queue = sync_to_async(max_duration_in_queue)
     aexists_in = sync_to_async(exists_in)
 
-    def _in_state(self, state: str) -> "RecordQuerySet":
+    def _in_state(self, state: str) -> "RecordQuerySet[ModelT]":
         return self.filter(**{self.record_type.columns["state"]: state})
 
-    def _clone(self) -> "RecordQuerySet":
-        clone: RecordQuerySet = super()._clone()  # type: ignore[misc]
+    def _clone(self) -> "RecordQuerySet[ModelT]":
+        clone: RecordQuerySet[ModelT] = super()._clone()  # type: ignore[misc]
         clone.record_type = self.record_type
         return clone

@@ -5,6 +5,23 @@ this package provides them.
 """
 
 from django_jobchains.testing.records import RecordOutcome
-from django_jobchains.testing.runner import Clock, JobOutcome, assert_enqueued, clock, fire_schedules, run_due_jobs
+from django_jobchains.testing.runner import (
+    Clock,
+    JobOutcome,
+    arun_due_jobs,
+    assert_enqueued,
+    clock,
+    fire_schedules,
+    run_due_jobs,
+)
 
-__all__ = ("Clock", "JobOutcome", "RecordOutcome", "assert_enqueued", "clock", "fire_schedules", "run_due_jobs")
+__all__ = (
+    "Clock",
+    "JobOutcome",
+    "RecordOutcome",
+    "arun_due_jobs",
+    "assert_enqueued",
+    "clock",
+    "fire_schedules",
+    "run_due_jobs",
+)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from asgiref.sync import async_to_sync
+from asgiref.sync import async_to_sync, sync_to_async
 
 from django_jobchains.attempts.batch_attempt import BatchAttempt
 from django_jobchains.attempts.job_attempt import Environment, JobAttempt
@@ -98,6 +98,9 @@ def run_due_jobs(limit: int | None = None, *, raise_errors: bool = False, using:
                 name = f"{outcome.job.type_name} {outcome.job.id}"
                 raise AssertionError(f"{name} was not completed.\n{outcome.failed.traceback}")
     return outcomes
+
+
+arun_due_jobs = sync_to_async(run_due_jobs)
 
 
 def fire_schedules(*, using: str | None = None) -> list[Chain]:

@@ -19,7 +19,7 @@ from django.db import connections, router
 
 from django_jobchains.attempts.observer_calls import ObserverCalls
 from django_jobchains.conf import get_settings
-from django_jobchains.db.setup import thread_problem
+from django_jobchains.db.setup import worker_problem
 from django_jobchains.declare import registry as registries
 from django_jobchains.declare.policies import AttemptPolicy, Backoff, BackoffFunction, Lease, Policy, resolve, to_lease
 from django_jobchains.declare.registry import Registry, get_registry
@@ -140,7 +140,7 @@ def checked_store(using: str | None) -> Store:
         store = get_store(using)
     except ImproperlyConfigured as error:
         raise ImproperlyConfigured(f"Worker(): {error}") from error
-    if problem := thread_problem(store.using):
+    if problem := worker_problem(store.using):
         raise ImproperlyConfigured(f"A worker cannot use this database. {problem}")
     return store
 

@@ -34,8 +34,11 @@ def test_equal_values_are_the_same_pool():
         ({"key": ""}, "key=''"),
         ({"strict": "yes"}, "strict='yes'"),
         ({"on_fallback": 1}, "on_fallback=1 is not a function"),
-        ({"level": "thread", "setup": "a:b"}, "setup: the level 'thread' has no such limit. Remove it, or use level"),
-        ({"level": "transient", "max_rss": 1}, "max_rss: the level 'transient' has no such limit"),
+        (
+            {"level": "thread", "setup": "a:b"},
+            "Isolation level 'thread' does not support setup: remove it, or use level",
+        ),
+        ({"level": "transient", "max_rss": 1}, "Isolation level 'transient' does not support max_rss"),
     ],
 )
 def test_an_invalid_value_is_an_error_that_names_it(options, message):

@@ -52,6 +52,12 @@ def test_worker_refuses_a_database_that_its_threads_cannot_share(registry, priva
         Worker(registry=registry, using=private_memory)
 
 
+def test_worker_refuses_the_database_of_a_test_in_memory_with_the_remedy(registry, memory):
+    """Its threads could only use it one after the other."""
+    with pytest.raises(ImproperlyConfigured, match=r"call django_jobchains\.testing\.run_due_jobs\(\).*\['TEST'\]"):
+        Worker(registry=registry, using=memory)
+
+
 @pytest.mark.parametrize(
     ("sql", "message", "remedy"),
     [
