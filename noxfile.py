@@ -129,10 +129,11 @@ def lint(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def types(session: nox.Session) -> None:
-    """Check the types with mypy, strict."""
+    """Check the types with mypy, strict: of the package, of the example, and of the snippets of the documentation."""
     tests = ("tests/settings.py", "tests/support/wheel.py", "tests/mutations", "tests/packaging", "tests/typing")
     session.run(PYTHON, "-m", "mypy", "django_jobchains", "noxfile.py", *tests)
     session.run(PYTHON, "-m", "mypy", "--config-file", "tests/typing/example.ini", "example_project")
+    session.run(PYTHON, "-m", "tests.typing.snippets")
 
 
 @nox.session(venv_backend="none")
