@@ -32,6 +32,9 @@ PERMISSION = "view_payload"
 MAX_TEXT_LENGTH = 100_000
 #: The number of characters that are shown of a line in a list.
 MAX_LINE_LENGTH = 300
+#: The number of characters, and of lines, of a value that is shown unfolded.
+MAX_UNFOLDED = 500
+MAX_UNFOLDED_LINES = 8
 #: The depth up to which nested values are indented, because deep ones would be mostly spaces.
 MAX_INDENT = 30
 #: Control characters, characters that change the direction of text, and surrogates, which are replaced.
@@ -79,6 +82,11 @@ class PayloadView:
 
     def __bool__(self) -> bool:
         return bool(self.text or self.note)
+
+    @property
+    def is_small(self) -> bool:
+        """Return whether it is shown unfolded."""
+        return len(self.text) <= MAX_UNFOLDED and self.text.count("\n") <= MAX_UNFOLDED_LINES
 
 
 def badge(style: str, label: Any) -> SafeString:

@@ -349,6 +349,7 @@ class JobRecordAdmin(RecordActionAdmin):
                 self.record_type, record, self.record_payloads(request, record), Timestamps(record._state.db)
             )
             context["record"] = shown
+            context["title"], context["subtitle"] = f"{capfirst(self.opts.verbose_name)} – {record}", None
             context["actions"] = self.action_buttons(request, record)
             context["refresh_url"] = url_with(request) if shown["is_open"] and request.method == "GET" else ""
         return super().render_change_form(request, context, *args, **kwargs)
@@ -398,6 +399,7 @@ def record_view(kind: RecordType, record: Any, payloads: Payloads, times: Timest
     failures, resets = kind.value(record, "num_failures") or 0, kind.value(record, "num_resets") or 0
     took = times.between(started, finished) if finished or state == "processing" else None
     logs, message = _entries(kind.value(record, "execution_logs")), kind.value(record, "failure_message")
+    failure, line = payloads.text(message), payloads.error_line(message)
     return {
         "state": state_label(state),
         "style": state_style(state),
@@ -413,8 +415,8 @@ def record_view(kind: RecordType, record: Any, payloads: Payloads, times: Timest
         "attempts": number(attempts_of(kind, record)),
         "failures": number(failures),
         "resets": number(resets),
-        "failure": payloads.text(message),
-        "failure_type": payloads.error_line(message),
+        "failure": None if failure.text == line else failure,
+        "failure_type": line,
         "logs": tuple(_views(logs, payloads, times)) if payloads.is_allowed else (),
         "omitted_logs": number(len(logs) - MAX_ENTRIES) if len(logs) > MAX_ENTRIES else "",
         "is_logs_hidden": bool(logs) and not payloads.is_allowed,

@@ -332,7 +332,6 @@ class ScheduleDetailAdmin(ScheduleActionAdmin, DetailAdmin):
         error, error_text = payloads.error_line(found.last_error), payloads.text(found.last_error)
         return {
             "title": gettext("Schedule %(name)s") % {"name": found.name},
-            "subtitle": found.type_name,
             "schedule": found,
             "is_open": found.due_at is not None,
             "state": state_badge(found),

@@ -136,7 +136,7 @@ class ScheduleFormAdmin(ScheduleDetailAdmin, ScheduleListAdmin):
         buttons = super().action_buttons(request, target)
         if target.source == Schedule.Source.CODE or not self.may(request, "change_schedule", target):
             return buttons
-        return [Button(_("Change"), self.page_url("edit", target.name), False), *buttons]
+        return [Button(_("Change"), self.page_url("edit", target.name), "secondary"), *buttons]
 
     def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
         if not (self.has_view_permission(request) and self.has_add_permission(request)):

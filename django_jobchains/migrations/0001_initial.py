@@ -115,6 +115,7 @@ class Migration(migrations.Migration):
                 ("deduplicates_until", models.DateTimeField(null=True, verbose_name="deduplicates until")),
                 ("schedule_name", models.CharField(max_length=100, null=True, verbose_name="schedule")),
                 ("scheduled_for", models.DateTimeField(null=True, verbose_name="scheduled for")),
+                ("failed_job_id", models.UUIDField(editable=False, null=True, verbose_name="failed job")),
                 ("expires_at", models.DateTimeField(null=True, verbose_name="expires at")),
                 ("limit_key", models.CharField(editable=False, max_length=16, null=True)),
                 ("concurrency_key", models.TextField(null=True, verbose_name="concurrency key")),
@@ -153,6 +154,11 @@ class Migration(migrations.Migration):
                         condition=models.Q(("schedule_name__isnull", False)),
                         fields=["schedule_name", "chain_id", "chain_index"],
                         name="jobchains_schedule",
+                    ),
+                    models.Index(
+                        condition=models.Q(("failed_job_id__isnull", False)),
+                        fields=["failed_job_id"],
+                        name="jobchains_failed_job",
                     ),
                     models.Index(
                         condition=models.Q(

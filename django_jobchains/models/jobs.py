@@ -147,6 +147,8 @@ class Job(ChainPart, models.Model):
     #: The schedule that the chain comes from, and the tick that it is for. NULL for other chains.
     schedule_name = models.CharField(_("schedule"), max_length=SCHEDULE_NAME_LENGTH, null=True)  # noqa: DJ001
     scheduled_for = models.DateTimeField(_("scheduled for"), null=True)
+    #: The failed job for which ``on_failure`` started the chain, in its first job. NULL for other jobs.
+    failed_job_id = models.UUIDField(_("failed job"), null=True, editable=False)
     #: A job that has not started by then is cancelled. NULL for a job that does not expire, or no longer.
     expires_at = models.DateTimeField(_("expires at"), null=True)
     #: A hash of the keys of the limits of its type. NULL if the type has none. Claims go round these keys.
@@ -233,6 +235,10 @@ class Job(ChainPart, models.Model):
                 fields=["schedule_name", "chain_id", "chain_index"],
                 condition=Q(schedule_name__isnull=False),
                 name="jobchains_schedule",
+            ),
+            # The chains that ``on_failure`` started for a job. Only their first jobs are in it.
+            models.Index(
+                fields=["failed_job_id"], condition=Q(failed_job_id__isnull=False), name="jobchains_failed_job"
             ),
             # Jobs that may still expire. The first condition is false for other jobs.
             models.Index(

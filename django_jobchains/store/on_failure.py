@@ -19,7 +19,7 @@ from django_jobchains.text.errors import describe, log_error
 logger = getLogger("django_jobchains")
 
 _COLUMNS = (
-    "id uuid, type_name text, queue text, priority int, input text, context text, limit_key text, "
+    "id uuid, type_name text, queue text, priority int, failed_job_id uuid, input text, context text, limit_key text, "
     "concurrency_key text, rate_key text"
 )
 
@@ -75,7 +75,7 @@ class FailureChains(Part):
         failed = FailedJob(self.db.id(chain_id), job_id, type_name, attempt, error or "", stored)
         target, encoded = wanted[job_id], _encoded(failed)
         keys = target.keys(encoded) if target.keys else (None, None, None)
-        return (new_id().hex, *target[:3], encoded, context, *keys)
+        return (new_id().hex, *target[:3], job_id.hex, encoded, context, *keys)
 
     @statement
     def _read(self) -> str:
@@ -90,10 +90,10 @@ class FailureChains(Part):
         """Insert the chains. They inherit the context, such as the tenant or the actor, of the failed jobs."""
         return f"""
             INSERT INTO {self.tables.job} (id, chain_id, chain_index, chain_type_name, type_name, queue, priority,
-                run_at, input, status, attempt, lease_number, context, crashes, created_at, limit_key,
+                failed_job_id, run_at, input, status, attempt, lease_number, context, crashes, created_at, limit_key,
                 concurrency_key, rate_key)
-            SELECT d.id, d.id, 0, d.type_name, d.type_name, d.queue, d.priority, clock.now, d.input{self.db.json_cast},
-                'pending', 0, 0, d.context{self.db.json_cast}, 0, clock.now,
+            SELECT d.id, d.id, 0, d.type_name, d.type_name, d.queue, d.priority, d.failed_job_id, clock.now,
+                d.input{self.db.json_cast}, 'pending', 0, 0, d.context{self.db.json_cast}, 0, clock.now,
                 d.limit_key, d.concurrency_key, d.rate_key
             FROM {self.db.rows(_COLUMNS)} CROSS JOIN {self.db.clock} WHERE true RETURNING id
         """

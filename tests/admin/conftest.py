@@ -49,11 +49,14 @@ def operator(staff):
 
 @pytest.fixture
 def open_page(superuser):
-    """Return a function that returns the HTML of the page of a job's chain or, with ``model="job"``, of the job."""
+    """Return a function that returns the HTML of the page of a job's chain or, with ``model="job"``, of the job.
+
+    That of a job without other steps leads to that of its chain.
+    """
 
     def open_page(job, model="chain", by=None, **parameters):
         row = type(job)(pk=job.chain_id) if model == "chain" else job
-        reply = (by or superuser).get(url("change", row, model), parameters)
+        reply = (by or superuser).get(url("change", row, model), parameters, follow=True)
         assert reply.status_code == 200, reply
         return text_of(reply)
 

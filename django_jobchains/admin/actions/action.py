@@ -73,6 +73,10 @@ class Action:
         """Return whether the row's page has a button for the action, if the action can be performed."""
         return True
 
+    def is_awaited(self, target: Any) -> bool:
+        """Return whether the row waits for somebody to perform the action, whose button is then the first one."""
+        return False
+
     def make_form(self, model_admin: Any, request: HttpRequest, targets: Sequence[Any], data: Any) -> ActionForm:
         """Return the form of the confirmation page; ``data`` is None when the page is first shown."""
         return self.form(data)

@@ -43,6 +43,11 @@ class CompleteAction(JobAction):
     max_rows = 100
     is_one_by_one = True
 
+    def is_awaited(self, target: JobTarget) -> bool:
+        """A job of a type without a processor is completed by people or programs."""
+        job_type = declared(target.job.type_name)
+        return job_type is not None and job_type.processor is None
+
     def refusal_of(self, request: HttpRequest, target: JobTarget) -> Any:
         """Refuse a chain that has continued since the page showed its job."""
         shown = request.POST.getlist("job")

@@ -40,7 +40,8 @@ MAX_LISTED_ROWS = 50
 class Button:
     label: Any
     url: str
-    is_dangerous: bool
+    #: "primary", "secondary" or "dangerous": the end of a CSS class.
+    style: str
 
 
 @dataclass(frozen=True)
@@ -128,11 +129,20 @@ class ConfirmedActions(PageAdmin):
 
     def action_buttons(self, request: HttpRequest, target: Any) -> list[Button]:
         """Return buttons for the actions that the user can perform on the target now."""
-        return [
-            Button(action.label, self.page_url(f"{self.action_prefix}{action.name}", target.pk), action.is_dangerous)
+        possible = [
+            action
             for action in self.row_actions
             if action.is_offered(target)
             and not self.action_refusal(request, action, *self.mark_hidden(request, [target], action))
+        ]
+        possible.sort(key=lambda action: not action.is_awaited(target))
+        return [
+            Button(
+                action.label,
+                self.page_url(f"{self.action_prefix}{action.name}", target.pk),
+                _style(action, is_first=not place),
+            )
+            for place, action in enumerate(possible)
         ]
 
     def get_actions(self, request: HttpRequest, action_location: Any = None) -> Any:
@@ -328,6 +338,13 @@ class ConfirmedActions(PageAdmin):
 
     def _url_name(self, name: str) -> str:
         return f"{self.opts.app_label}_{self.opts.model_name}_{name}"
+
+
+def _style(action: Action, *, is_first: bool) -> str:
+    """A deletion is the last button, and not in colour: it would attract attention where nothing else does."""
+    if action.is_dangerous:
+        return "secondary" if action.flag == DELETION else "dangerous"
+    return "primary" if is_first else "secondary"
 
 
 def _changelist_action(action: Action) -> Any:

@@ -36,12 +36,13 @@ from django_jobchains.exceptions import JobchainsError
 from django_jobchains.models.jobs import shown_status
 from django_jobchains.text.humanize import some_of
 
+#: In the order of their buttons: what people usually want of a row in its state comes first.
 CHAIN_ACTIONS: tuple[JobAction, ...] = (
-    CompleteAction(),
     RetryAction(),
     RunNowAction(),
     RescheduleAction(),
     CancelAction(),
+    CompleteAction(),
     DeleteAction(),
 )
 #: Without Delete, which deletes whole chains.

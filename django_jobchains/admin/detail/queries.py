@@ -28,6 +28,8 @@ LINES_OF_CURRENT_STEP = 20
 MAX_DEPENDENTS = 20
 #: The waiting chains that are read where ``has_view_permission`` hides some of them.
 MAX_DEPENDENTS_READ = 500
+#: The chains that ``on_failure`` started, on the page of what failed.
+MAX_FAILURE_CHAINS = 5
 #: The levels of blockers in the graph of a chain.
 MAX_LEVELS = 3
 #: The failed attempts on the page of a job.
@@ -67,6 +69,21 @@ def texts(queryset: QuerySet[Any], limit: int, *names: str) -> QuerySet[Any]:
 def with_texts(queryset: QuerySet[Job], limit: int) -> QuerySet[Job]:
     queryset = queryset.annotate(error_text=text_start("last_error", MAX_ERROR_LENGTH)).defer("last_error")
     return texts(queryset, limit, "input", "output", "context")
+
+
+def whole_jobs(rows: QuerySet[Any]) -> QuerySet[Any]:
+    """Return jobs with the largest values that can be stored, for the page of one of them."""
+    return with_texts(rows, MAX_JOB_PAYLOAD)
+
+
+def visible_job(job_id: UUID, visibility: Visibility) -> Job | None:
+    return next(iter(visibility.seen(whole_jobs(visibility.rows(Job)).filter(pk=job_id))), None)
+
+
+def failure_chains(job_ids: Iterable[UUID]) -> list[UUID]:
+    """Return the ids of the last chains that ``on_failure`` started for these jobs, the newest first."""
+    jobs = Job.objects.using(get_settings().DATABASE).filter(failed_job_id__in=list(job_ids)).order_by("-id")
+    return list(jobs.values_list("chain_id", flat=True)[:MAX_FAILURE_CHAINS])
 
 
 def attempts(limit: int) -> QuerySet[FailedAttempt]:

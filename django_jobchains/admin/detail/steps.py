@@ -81,6 +81,10 @@ class Presenter:
     def stored(self, job: Job, name: str) -> PayloadView:
         return self.payloads_of(job).stored(_text(job, name), getattr(job, f"{name}_size"))
 
+    def label(self, job: Job) -> str:
+        """Return the label of a job's type for its input, as in the lists."""
+        return self.payloads_of(job).label(job.type_name, _text(job, "input"))
+
     def summary(self, step: Step) -> list[str]:
         """Return texts about the duration, worker and attempts of a job."""
         job = step.job
@@ -112,10 +116,6 @@ class Presenter:
                 yield _timed(gettext("%(time)s in total"), between(job.created_at, job.finished_at) or 0)
         elif job.status == Status.BLOCKED:
             yield _timed(gettext("blocked for %(time)s"), between(job.created_at, None) or 0)
-        elif (waited := self.timestamps.seconds_since(job.run_at)) > 0:
-            yield _timed(gettext("due for %(time)s"), waited)
-        else:
-            yield _timed(gettext("due in %(time)s"), -waited)
 
     def attempts(self, attempts: Iterable[FailedAttempt], payloads: Payloads) -> list[dict[str, Any]]:
         return [

@@ -36,7 +36,7 @@ from django_jobchains.chains.tree import Step, count_blockers, with_ids
 from django_jobchains.conf import get_settings
 from django_jobchains.context import trace_id_of, trace_url_of
 from django_jobchains.models import Chain, Job, Schedule
-from django_jobchains.models.jobs import shown_status
+from django_jobchains.models.jobs import ShownStatus, shown_status
 from django_jobchains.statuses import FINAL
 from django_jobchains.text.humanize import number, span
 
@@ -59,6 +59,8 @@ class DetailAdmin(ReadOnlyAdmin):
                 found = self.visible_row(request, key)
                 if found is None:
                     return self.missing(request, key, object_id)
+                if address := self.other_page(request, found):
+                    return HttpResponseRedirect(address)
                 details = self.details(request, found)
         except TimeLimitExceeded:
             return self.render(request, *TIME_LIMIT_PAGE, status=503)
@@ -80,6 +82,10 @@ class DetailAdmin(ReadOnlyAdmin):
     def row(self, request: HttpRequest, key: Any) -> Model | None:
         """Return the row if ``get_queryset`` includes it."""
         raise NotImplementedError
+
+    def other_page(self, request: HttpRequest, found: Any) -> str:
+        """Return the address of the page that shows the row instead of this one, or an empty string."""
+        return ""
 
     def details(self, request: HttpRequest, found: Any) -> dict[str, Any]:
         """Return the context of the page."""
@@ -114,6 +120,46 @@ class DetailAdmin(ReadOnlyAdmin):
         page = self.change_form_template or f"{folder}/change_form.html"
         return self.render(request, context["detail_template"] if FRAGMENT in request.GET else page, context)
 
+    def job_details(
+        self, request: HttpRequest, presenter: Presenter, found: Job, chain: Chain | None
+    ) -> dict[str, Any]:
+        """Return what the page of a job, or of a chain with one step, shows about a job from ``queries.whole_jobs``."""
+        visibility = self.visibility(request)
+        count = chain.current_job.chain_index + 1 if chain else found.chain_index + 1
+        attempts = queries.last_attempts(found.id, integer_parameter(request, "attempts", 1))
+        lines = queries.last_lines(found.id, queries.LINES_PER_PAGE, log_position(request))
+        blockers = queries.blockers(found.id, integer_parameter(request, "blockers", 0), visibility)
+        step = Step(found, attempts=list(attempts.rows), blockers=list(blockers.rows))
+        count_blockers({found.id: step}, get_settings().DATABASE)
+        trace_id = trace_id_of(getattr(found, "context_text", None))
+        is_only_step = chain is not None and count == 1
+        scale = TimeScale([step], presenter.timestamps) if is_only_step else None
+        return {
+            "job": found,
+            "chain": chain,
+            "chain_url": presenter.url("chain", found.chain_id) if chain else "",
+            "is_only_step": is_only_step,
+            "is_open": found.status not in FINAL,
+            "step": presenter.step(step, count, queries.progress([found.id]).get(found.id), scale),
+            "step_count": number(count),
+            "error": presenter.payloads_of(found).error_line(found.error_text),  # type: ignore[attr-defined]
+            "context": presenter.stored(found, "context"),
+            # A trace id is not a payload.
+            "trace_id": trace_id,
+            "trace_url": trace_url_of(trace_id),
+            "leased_until": presenter.timestamps.timestamp(found.leased_until),
+            "expired": presenter.timestamps.timestamp(found.expires_at if found.is_expired else None),
+            "cancel_requested": presenter.timestamps.timestamp(None if found.is_expired else found.cancel_requested_at),
+            "earlier_attempts_url": url_with(request, attempts=attempts.next) if attempts.next else "",
+            "is_earlier_attempts": "attempts" in request.GET,
+            "lines": presenter.lines(found, lines.rows),
+            "earlier_lines_url": url_with(request, log=f"{lines.next[0]}.{lines.next[1]}") if lines.next else "",
+            "is_earlier_lines": "log" in request.GET,
+            "more_blockers_url": f"{url_with(request, blockers=blockers.next)}#blockers" if blockers.next else "",
+            **_schedule_of(found, visibility, presenter),
+            **_failure_links([found], visibility, presenter),
+        }
+
     def presenter(self, request: HttpRequest, *rows: Model) -> Presenter:
         """Return a presenter, which shows payloads only if the user may see them for the job and these rows."""
         payloads_of = partial(self.visibility(request).payloads, *rows)
@@ -134,14 +180,26 @@ class ChainDetailAdmin(DetailAdmin):
     def details(self, request: HttpRequest, found: Chain) -> dict[str, Any]:
         visibility, presenter = self.visibility(request), self.presenter(request, found)
         count = found.current_job.chain_index + 1
+        only = queries.visible_job(found.id, visibility) if count == 1 else None
+        if only:
+            steps = queries.steps(found, [range(1)], visibility)
+            return {
+                "title": titled(gettext("Chain %(type)s") % {"type": found.type_name}, presenter.label(only)),
+                "detail_template": "admin/django_jobchains/job/detail.html",
+                **self.job_details(request, presenter, only, found),
+                **self._related_chains(request, found, steps, presenter),
+                "actions": self.actions_for(request, found, found.current_job),
+            }
         ranges = _shown_ranges(count, integer_parameter(request, "from", 1, count))
         steps = queries.steps(found, ranges, visibility)
         current = steps.get(found.current_job_id)
         is_job_hidden = current is None and found.current_job_id in visibility.hidden_jobs([found.current_job_id])
+        first = steps.get(found.id)
         lines = () if is_job_hidden else queries.last_lines(found.current_job_id, queries.LINES_OF_CURRENT_STEP).rows
         return {
-            "title": gettext("Chain %(type)s") % {"type": found.type_name},
-            "subtitle": str(found.id),
+            "title": titled(
+                gettext("Chain %(type)s") % {"type": found.type_name}, presenter.label(first.job) if first else ""
+            ),
             "chain": found,
             "job": None if is_job_hidden else found.current_job,
             "is_open": found.status not in FINAL,
@@ -149,6 +207,8 @@ class ChainDetailAdmin(DetailAdmin):
             "created": presenter.timestamps.timestamp(found.created_at),
             "finished": presenter.timestamps.timestamp(found.finished_at),
             "took": span(presenter.timestamps.between(found.created_at, found.finished_at) or 0),
+            "is_scheduled": shown_status(found.current_job, presenter.timestamps) == ShownStatus.SCHEDULED,
+            "due": presenter.timestamps.timestamp(found.current_job.run_at),
             "step_count": number(count),
             "items": _items(steps, ranges, count, presenter, request),
             "is_part": len(steps) < count,
@@ -159,6 +219,7 @@ class ChainDetailAdmin(DetailAdmin):
             "current_url": presenter.url("job", found.current_job_id),
             **self._related_chains(request, found, steps, presenter),
             **_schedule_of(found, visibility, presenter),
+            **_failure_links([step.job for step in steps.values()], visibility, presenter),
             "actions": self.actions_for(request, found, found.current_job),
         }
 
@@ -186,45 +247,27 @@ class ChainDetailAdmin(DetailAdmin):
 
 class JobDetailAdmin(DetailAdmin):
     def row(self, request: HttpRequest, key: Any) -> Job | None:
-        job: Job | None = queries.with_texts(self.get_queryset(request), queries.MAX_JOB_PAYLOAD).filter(pk=key).first()
+        job: Job | None = queries.whole_jobs(self.get_queryset(request)).filter(pk=key).first()
         return job
 
+    def other_page(self, request: HttpRequest, found: Job) -> str:
+        """Return the page of the chain if it has no other step, because that page shows the same and more."""
+        chain = self._chain_of(request, found)
+        if chain is None or chain.current_job.chain_index:
+            return ""
+        query = request.GET.urlencode()
+        return self.presenter(request).url("chain", chain.id) + (f"?{query}" if query else "")
+
     def details(self, request: HttpRequest, found: Job) -> dict[str, Any]:
-        presenter, visibility = self.presenter(request), self.visibility(request)
-        chain = visibility.chains([found.chain_id]).get(found.chain_id)
-        count = chain.current_job.chain_index + 1 if chain else found.chain_index + 1
-        attempts = queries.last_attempts(found.id, integer_parameter(request, "attempts", 1))
-        lines = queries.last_lines(found.id, queries.LINES_PER_PAGE, log_position(request))
-        blockers = queries.blockers(found.id, integer_parameter(request, "blockers", 0), visibility)
-        step = Step(found, attempts=list(attempts.rows), blockers=list(blockers.rows))
-        count_blockers({found.id: step}, get_settings().DATABASE)
-        trace_id = trace_id_of(getattr(found, "context_text", None))
+        presenter, chain = self.presenter(request), self._chain_of(request, found)
         return {
-            "title": gettext("Job %(type)s") % {"type": found.type_name},
-            "subtitle": str(found.id),
-            "job": found,
-            "chain": chain,
-            "chain_url": presenter.url("chain", found.chain_id) if chain else "",
-            "is_open": found.status not in FINAL,
-            "step": presenter.step(step, count, queries.progress([found.id]).get(found.id)),
-            "step_count": number(count),
-            "error": presenter.payloads_of(found).error_line(found.error_text),  # type: ignore[attr-defined]
-            "context": presenter.stored(found, "context"),
-            # A trace id is not a payload.
-            "trace_id": trace_id,
-            "trace_url": trace_url_of(trace_id),
-            "leased_until": presenter.timestamps.timestamp(found.leased_until),
-            "expired": presenter.timestamps.timestamp(found.expires_at if found.is_expired else None),
-            "cancel_requested": presenter.timestamps.timestamp(None if found.is_expired else found.cancel_requested_at),
-            "earlier_attempts_url": url_with(request, attempts=attempts.next) if attempts.next else "",
-            "is_earlier_attempts": "attempts" in request.GET,
-            "lines": presenter.lines(found, lines.rows),
-            "earlier_lines_url": url_with(request, log=f"{lines.next[0]}.{lines.next[1]}") if lines.next else "",
-            "is_earlier_lines": "log" in request.GET,
-            "more_blockers_url": f"{url_with(request, blockers=blockers.next)}#blockers" if blockers.next else "",
-            **_schedule_of(found, visibility, presenter),
+            "title": titled(gettext("Job %(type)s") % {"type": found.type_name}, presenter.label(found)),
+            **self.job_details(request, presenter, found, chain),
             "actions": self.actions_for(request, chain, found) if chain else (),
         }
+
+    def _chain_of(self, request: HttpRequest, found: Job) -> Chain | None:
+        return self.visibility(request).chains([found.chain_id]).get(found.chain_id)
 
     def log_entries(self, key: Any, visibility: Visibility) -> Q | None:
         """Include the entries of the chain, whose actions apply to its current job."""
@@ -232,6 +275,22 @@ class JobDetailAdmin(DetailAdmin):
         if job is None:
             return None
         return entries_of(Job, [key]) | entries_of(Chain, list(visibility.chains([job.chain_id])))
+
+
+def titled(text: str, label: str) -> str:
+    return f"{text} – {label}" if label else text
+
+
+def _failure_links(jobs: Sequence[Job], visibility: Visibility, presenter: Presenter) -> dict[str, Any]:
+    """Return links to the chains that ``on_failure`` started for these jobs, and from such a chain to what failed."""
+    started = visibility.chains(queries.failure_chains([job.id for job in jobs]))
+    failed = visibility.jobs({job.failed_job_id for job in jobs if job.failed_job_id})
+    of_failed = visibility.chains({job.chain_id for job in failed.values()})
+    links = [(presenter.link(of_failed[job.chain_id]), job) for job in failed.values() if job.chain_id in of_failed]
+    return {
+        "failure_chains": [presenter.link(chain) for chain in started.values()],
+        "failed_job": next(({"link": link, "type_name": job.type_name, "id": job.id} for link, job in links), None),
+    }
 
 
 def _schedule_of(found: Chain | Job, visibility: Visibility, presenter: Presenter) -> dict[str, Any]:

@@ -1,19 +1,26 @@
 """The layout of the graph."""
 
+import re
 from itertools import combinations
 from uuid import uuid4
+
+import pytest
 
 from django_jobchains.admin.detail.graph import (
     GAP_X,
     HEIGHT,
     MAX_BOXES_PER_COLUMN,
+    ROW_HEIGHT,
     WIDTH,
     GraphColumn,
     GraphLine,
+    GraphStep,
     layout,
 )
 from django_jobchains.admin.detail.steps import ChainLink
+from django_jobchains.models import Job
 from django_jobchains.models.jobs import ShownStatus
+from tests.admin import rows
 
 
 def link(type_name="shop.order"):
@@ -47,6 +54,29 @@ def test_a_repeated_chain_has_one_box_and_lines_connect_shown_boxes_once():
     assert [box.link for box in graph.boxes] == [left, right]
     [path] = graph.paths
     assert path["d"] == f"M{4 + WIDTH} 26 C{4 + WIDTH + 22} 26 {4 + WIDTH + 22} 26 {4 + WIDTH + 44} 26"
+
+
+def test_arrows_begin_and_end_at_the_steps_that_own_them():
+    part, order, mail = link("shop.part"), link(), link("shop.mail")
+    steps = {order.id: [GraphStep("second", "2. shop.sum"), GraphStep("last", "4. shop.end")]}
+    lines = [GraphLine(part.id, order.id, True, "second"), GraphLine(order.id, mail.id, True, "first of mail")]
+    graph = layout([GraphColumn([part]), GraphColumn([order]), GraphColumn([mail])], lines, order.id, steps)
+    box = graph.boxes[1]
+    assert box.height == HEIGHT + 2 * ROW_HEIGHT
+    assert [row["text"] for row in box.rows] == ["2. shop.sum", "4. shop.end"]
+    places = [row["y"] for row in box.rows]
+    assert box.y + HEIGHT // 2 < places[0] < places[1] < box.y + box.height
+    ends = [tuple(map(int, re.findall(r"^M(?:\d+) (\d+) .* (\d+)$", path["d"])[0])) for path in graph.paths]
+    middle = graph.boxes[0].y + HEIGHT // 2
+    assert ends == [(middle, places[0]), (places[1], middle)]
+
+
+@pytest.mark.django_db
+def test_the_graph_of_a_fan_in_ends_at_the_waiting_step(open_page):
+    jobs = rows.chain(2, "blocked")
+    Job.objects.filter(pk=jobs[1].pk).update(type_name="shop.sum_up")
+    rows.waits(jobs[1], rows.chain(1, "running", "shop.part"))
+    assert "2. shop.sum_up</text>" in open_page(jobs[0])
 
 
 def test_a_long_name_is_cut_at_its_beginning():

@@ -50,13 +50,18 @@ def test_steps_are_in_order_and_the_current_one_is_marked(open_page):
 @pytest.mark.parametrize(
     ("status", "fields", "shown", "not_shown"),
     [
-        ("failed", {"queue": "mail"}, ['jobchains-status-failed">failed</span>', "<dd>mail</dd>", "took 9.0 s"], []),
+        (
+            "failed",
+            {"queue": "mail"},
+            ['status-failed">failed</span>', "<dd>mail</dd>", "9.0 s in total"],
+            [],
+        ),
         ("pending", {"deduplication_key": "order-17"}, ["<code>order-17</code>"], []),
         ("completed", {}, ["ran for 6.5 s", "9.0 s in total", "by worker mail:1:ab"], []),
         ("completed", {"completed_by": None}, ["completed without a worker"], ["ran for", "jobchains-bar-completed"]),
-        ("pending", {"run_at": FAR}, ["jobchains-status-scheduled", "due in "], []),
+        ("pending", {"run_at": FAR}, ["jobchains-status-scheduled", ">in "], ["so far"]),
         ("pending", {"expires_at": FAR}, ['<span>expires <time datetime="2999-01-01T00:00:00+00:00"'], []),
-        ("running", {"expires_at": FAR}, ["jobchains-status-running"], ["expires"]),
+        ("running", {"expires_at": FAR}, ["jobchains-status-running"], ["<span>expires"]),
         ("cancelled", {"expires_at": PAST, "cancel_requested_at": PAST}, ['status-expired">expired</span>'], []),
         ("completed", {"input": {"order": [1, 2]}}, ["{\n  &quot;order&quot;: [\n    1,\n    2\n  ]\n}"], []),
         ("completed", {}, ["&quot;done&quot;: true"], []),
@@ -128,7 +133,7 @@ def test_a_failed_attempt_shows_its_duration_unless_its_lease_ran_out(open_page,
 
 
 def test_the_page_of_a_chain_shows_the_last_failed_attempts_of_a_step(open_page):
-    [job] = rows.chain(1, "failed")
+    job = rows.chain(2, "failed")[-1]
     rows.attempts(job, 5)
     page = open_page(job)
     assert re.findall(r"Attempt (\d): error", page) == ["3", "4", "5"]
@@ -147,7 +152,7 @@ def test_a_crash_shows_the_standard_error_of_its_process_masked(open_page):
 
 
 def test_large_values_are_only_shown_on_the_page_of_the_job(open_page):
-    [job] = rows.chain(1, "failed", input="y" * 50_000)
+    job = rows.chain(2, "failed", input="y" * 50_000)[-1]
     rows.attempts(job, 1, traceback="x" * 20_000)
     assert "20,000 characters, shown on the page of the job." in open_page(job)
     assert "50,002 characters, too long to display." in open_page(job)
@@ -241,7 +246,7 @@ def test_blockers_and_dependents_are_shown_in_a_graph_and_in_lists(open_page):
 
 
 def test_all_blockers_are_paginated_in_order(open_page):
-    [job], blockers = rows.chain(1, "blocked"), [rows.chain(1, "running")[0] for _ in range(70)]
+    job, blockers = rows.chain(2, "blocked")[-1], [rows.chain(1, "running")[0] for _ in range(70)]
     rows.link(job, blockers)
     page = open_page(job)
     assert "and 65 more" in page
@@ -322,8 +327,8 @@ def large():
     return jobs[-1]
 
 
-@pytest.mark.parametrize(("model", "most"), [("chain", 24), ("job", 20)])
+@pytest.mark.parametrize(("model", "most"), [("chain", 28), ("job", 24)])
 def test_a_page_takes_a_constant_number_of_statements(open_page, django_assert_max_num_queries, model, most):
-    for job in (rows.chain(1)[0], large()):
+    for job in (rows.chain(2)[0], large()):
         with django_assert_max_num_queries(most):
             open_page(job, model)

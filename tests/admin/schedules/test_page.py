@@ -154,10 +154,10 @@ def test_the_pages_of_a_chain_and_its_job_name_the_schedule_and_the_tick(staff, 
     [chain] = fire_schedules()
     job, address = Job.objects.get(), url("change", Schedule(pk="mine/a b"), "schedule")
     for page in (url("change", chain), url("change", job, "job")):
-        shown = Page(viewer.get(page))
+        shown = Page(viewer.get(page, follow=True))
         assert shown.links["mine/a b"] == address
         assert "2026-06-01 10:01:00 UTC" in shown.text
-        blind = Page(staff().get(page))
+        blind = Page(staff().get(page, follow=True))
         assert "mine/a b" in blind.text
         assert "mine/a b" not in blind.links
     other = report.enqueue(Report("day"))

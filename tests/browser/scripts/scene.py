@@ -99,6 +99,13 @@ def failed(minutes):
     return job("shop.charge", minutes, **key, **end, **times)
 
 
+def after_failure(of):
+    """Create the chain that ``on_failure`` started for a failed job."""
+    given = {"chain_id": str(of.chain_id), "job_id": str(of.id), "type_name": of.type_name, "attempt": of.attempt}
+    input_ = {**given, "error": of.last_error, "input": of.input}
+    return job("shop.mark_unpaid", 2, failed_job_id=of.id, input=input_, **ended(2, 0.1), output={})
+
+
 def attempts_of(of):
     for attempt in range(1, of.attempt + 1):
         start = of.created_at + timedelta(seconds=9 * attempt)
@@ -280,6 +287,8 @@ with transaction.atomic():
     part = imported[-2]
     Job.objects.bulk_create([*nightly, scheduled, *(step for chain in chains for step in chain)])
     failures = [chain[0] for chain in chains if chain[0].status == "failed"]
+    reaction = after_failure(failures[-1])
+    reaction.save(force_insert=True)
     FailedAttempt.objects.bulk_create(attempt for of in failures for attempt in attempts_of(of))
     for note in notes_of(part):
         note.save(force_insert=True)
@@ -291,5 +300,5 @@ with transaction.atomic():
     queues.pause("letters")
 shown = {"failed": failures[-1], "import": imported[0], "part": part, "order": chains[0][0], "scheduled": scheduled}
 shown["approval"] = next(chain[0] for chain in chains if chain[0].type_name == "shop.approval")
-shown["report"] = nightly[-1]
+shown |= {"report": nightly[-1], "reaction": reaction}
 answer({name: str(row.pk) for name, row in {**shown, "record": record}.items()})
