@@ -67,7 +67,10 @@ class ObserverCalls:
         if status is None or not observer.observes(status):
             return
         row = outcome.finished or outcome.failed
-        if row is None or getattr(row, "continuation", None):
+        if row is None:  # Its child process died after it had committed the end.
+            self.ended_elsewhere(observer, outcome.job.id)
+            return
+        if getattr(row, "continuation", None):
             return
         self.put(partial(observer.ended, outcome.job, row, status, outcome.seconds, outcome.exception))
 

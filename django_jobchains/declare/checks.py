@@ -15,6 +15,7 @@ from django.utils.module_loading import import_string
 from django_jobchains.children.limits import limit_problem, start_problem
 from django_jobchains.conf import Settings, get_settings
 from django_jobchains.db.libpq import missing_network_options
+from django_jobchains.declare import registry as registries
 from django_jobchains.declare.policies import Policy, backoff_of_settings, resolve
 from django_jobchains.declare.registry import Registry, get_registry
 from django_jobchains.exceptions import InvalidSchedule, RegistryError
@@ -26,6 +27,8 @@ from django_jobchains.store import get_store
 
 #: How many connections a worker uses in addition to one for each slot.
 WORKER_CONNECTIONS = 6
+#: How many more it uses if the project has a backend for Django's tasks: to find tasks, and for receivers of signals.
+TASK_CONNECTIONS = 2
 #: The size of a psycopg pool whose options do not set one.
 PSYCOPG_POOL_SIZE = 4
 
@@ -210,6 +213,8 @@ def check_pools(settings: Settings, databases: Container[str]) -> Iterator[Check
     """Find pools that are too small for a worker, such as ``"pool": True``, which allows four connections."""
     has_schedules = any(part.schedules for part in get_registry().slices)
     needed = settings.SLOTS + WORKER_CONNECTIONS + has_schedules
+    if registries.load_task is not None:
+        needed += TASK_CONNECTIONS
     for alias in settings.aliases:
         size = _pool_size(alias)
         if size is not None and size < needed:

@@ -8,6 +8,7 @@ from django.core.checks import Error, run_checks
 from django.db import connections
 
 from django_jobchains.children import limits
+from django_jobchains.declare import registry as registries
 from django_jobchains.declare.checks import check_database, check_isolation
 from django_jobchains.isolation import Isolation
 from django_jobchains.processors import JobType, Processors, get_registry
@@ -122,6 +123,7 @@ def test_w001_sqlite_transactions_that_begin_with_a_read_lock(monkeypatch, vendo
     ],
 )
 def test_w006_a_pool_too_small_for_a_worker(monkeypatch, settings, pool, size):
+    monkeypatch.setattr(registries, "load_task", None)
     monkeypatch.setitem(connections.settings["default"], "OPTIONS", {"pool": pool})
     settings.JOBCHAINS = {"SLOTS": 3}
     messages = [message for message in found() if message.id == "jobchains.W006"]
@@ -130,6 +132,14 @@ def test_w006_a_pool_too_small_for_a_worker(monkeypatch, settings, pool, size):
         assert isinstance(message, checks.Warning)
         assert f"'default' has at most {size} connections, but a worker with 3 slots uses up to 9" in message.msg
         assert message.hint == "Set its OPTIONS['pool'] to {'max_size': 9} or more, or JOBCHAINS['SLOTS'] to fewer."
+
+
+def test_w006_counts_the_connections_for_tasks(monkeypatch, settings):
+    monkeypatch.setitem(connections.settings["default"], "OPTIONS", {"pool": {"max_size": 10}})
+    monkeypatch.setattr(registries, "load_task", lambda registry, name: None)
+    settings.JOBCHAINS = {"SLOTS": 3}
+    [message] = [message for message in found() if message.id == "jobchains.W006"]
+    assert "a worker with 3 slots uses up to 11" in message.msg
 
 
 @pytest.mark.parametrize(

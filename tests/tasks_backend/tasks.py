@@ -10,6 +10,9 @@ from django.conf import settings
 from django.test import override_settings
 
 from django_jobchains.exceptions import RescheduleJob
+from django_jobchains.models import Job
+from django_jobchains.store import get_store
+from django_jobchains.store.rows import FinishedJob
 from django_jobchains.tasks_backend import framework
 from tests.shop.models import Effect
 from tests.tasks_backend.backends import BACKENDS
@@ -112,6 +115,12 @@ with with_backends():
         if context.attempt == 1:
             raise RescheduleJob(delay=0)
 
+    @task(backend="isolated", takes_context=True)
+    def die_after_commit(context):
+        job = Job.objects.get(pk=context.task_result.id)
+        get_store().attempts.finish([FinishedJob(job.pk, job.lease_number, '"committed"')])
+        os.kill(os.getpid(), signal.SIGKILL)
+
     @task(backend="isolated")
     def pid():
         return os.getpid()
@@ -119,6 +128,14 @@ with with_backends():
     @task(backend="isolated")
     def fail_elsewhere():
         raise PaymentError("elsewhere")
+
+
+def note_end(task_result, **kwargs):
+    Effect.objects.create(job_id=task_result.id, label=f"finished {task_result.status}")
+
+
+if os.environ.get("DJANGO_SETTINGS_MODULE") == "tests.tasks_backend.worker_settings":
+    framework.task_finished.connect(note_end)
 
 
 def plain():

@@ -1,6 +1,7 @@
 """Worker processes that run tasks, also in child processes, and that die."""
 
 import os
+import signal
 
 import pytest
 
@@ -46,6 +47,17 @@ def test_tasks_in_child_processes(start_tasks):
     assert results[0].return_value not in (os.getpid(), worker.pid)
     assert results[1].errors[0].exception_class is PaymentError
     assert Job.objects.filter(attempt=1).count() == 2
+
+
+def test_a_task_whose_child_process_dies_after_the_commit_finishes_once(start_tasks):
+    result = tasks.die_after_commit.enqueue()
+    worker = start_tasks()
+    until(lambda: finished(result), 60, lambda: worker.output)
+    until(lambda: Effect.objects.exists(), 30, lambda: worker.output)
+    worker.signal(signal.SIGTERM)
+    worker.wait(60)
+    assert [effect.label for effect in Effect.objects.filter(job_id=result.id)] == ["finished SUCCESSFUL"]
+    assert result.return_value == "committed"
 
 
 def test_processes_under_a_supervisor_run_tasks(start_tasks):

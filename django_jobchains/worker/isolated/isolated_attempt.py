@@ -176,7 +176,8 @@ class IsolatedAttempt:
         """Return the outcome after a child process died: it crashed, or was killed because it did not stop."""
         job, environment = attempt.job, self._environment
         if self._was_committed(job.key):
-            return [Outcome(job, OutcomeKind.COMPLETED, effects=Effects(finished_chains={job.chain_id}))]
+            effects = Effects(finished_chains={job.chain_id})
+            return [Outcome(job, OutcomeKind.COMPLETED, effects=effects, processor=environment.processor)]
         report_death(attempt.signal, job.worker, job.id, job.type_name, pid, error)
         killed = error_of_killed(attempt)
         if killed is None:
