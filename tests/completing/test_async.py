@@ -88,7 +88,8 @@ def test_the_errors_are_those_of_sync_code():
     for coroutine, error in (
         (enter(chain.id, approval), JobTypeMismatch),
         (enter(new_id()), ChainNotFound),
-        (enter("x"), TypeError),
+        (enter("x"), ValueError),
+        (enter(1), TypeError),
         (end(chain, "two"), InvalidOutput),
         (end(ended, None), JobAlreadyCompleted),
         (chains.acomplete(chain.id, "two"), InvalidOutput),

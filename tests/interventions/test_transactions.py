@@ -110,7 +110,7 @@ def test_the_async_twin_does_the_same(store, verb):
         async_to_sync(call)(other.id)
         assert tables() != before
         transaction.set_rollback(True)
-    with pytest.raises(TypeError):
+    with pytest.raises(ValueError, match="'x' is not an id"):
         async_to_sync(call)(["x"])
     assert tables() == before
 

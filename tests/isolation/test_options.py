@@ -110,7 +110,7 @@ def test_the_command_shows_the_isolation_and_its_source(registry):
     register(registry, "a", isolation=SMALL)
     register(registry, "b")
     written = StringIO()
-    call_command("jobchains", "types", stdout=written)
+    call_command("jobchains", "types", "a", "b", stdout=written)
     lines = [
         line.split(maxsplit=1) for line in written.getvalue().splitlines() if line.lstrip().startswith("isolation ")
     ]

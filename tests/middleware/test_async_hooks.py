@@ -131,7 +131,7 @@ async def raising_after(job):
 
 @asynccontextmanager
 async def hanging(job):
-    job.signal.abort("cancelled")
+    job.signal.abort("asked")
     await asyncio.Event().wait()
     yield
 

@@ -178,10 +178,10 @@ class OfRecords(RecordProcessor[Upload]):
 @pytest.mark.parametrize(
     ("handler", "missing", "options"),
     [
-        (plain, "plain needs a Tenant", {}),
-        (batch, "batch needs a Client and a Tenant", {"batch_limit": 5}),
-        (awaited, "awaited needs a Client", {}),
-        (partial(with_an_option, option=1), "with_an_option needs a Tenant", {}),
+        (plain, "'plain' needs a Tenant", {}),
+        (batch, "'batch' needs a Client and a Tenant", {"batch_limit": 5}),
+        (awaited, "'awaited' needs a Client", {}),
+        (partial(with_an_option, option=1), "'with_an_option' needs a Tenant", {}),
     ],
 )
 @pytest.mark.parametrize("is_declared", [False, True])
@@ -195,7 +195,7 @@ def test_a_handler_is_refused_if_its_slice_lacks_what_it_needs(handler, missing,
     register(Processors(middleware=BOTH))
 
 
-@pytest.mark.parametrize(("handler", "missing"), [(record, "record needs a Tenant"), (OfRecords, "needs a Client")])
+@pytest.mark.parametrize(("handler", "missing"), [(record, "'record' needs a Tenant"), (OfRecords, "needs a Client")])
 def test_a_handler_of_records_is_refused_too(handler, missing):
     with pytest.raises(InvalidDeclaration, match=f"{missing}, {HINT}"):
         Processors(middleware=[LogContext()]).records(Upload)(handler)
@@ -204,7 +204,7 @@ def test_a_handler_of_records_is_refused_too(handler, missing):
 
 def test_middleware_is_refused_unless_an_earlier_one_provides_what_it_needs():
     for wrong in ([Clients()], [Clients(), Tenants()]):
-        with pytest.raises(RegistryError, match=rf"Clients.around_handler needs a Tenant, {HINT}"):
+        with pytest.raises(RegistryError, match=rf"'Clients.around_handler' needs a Tenant, {HINT}"):
             Processors(middleware=wrong)
 
 

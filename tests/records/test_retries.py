@@ -4,6 +4,7 @@ import pytest
 
 from django_jobchains.declare.policies import Backoff
 from django_jobchains.store import get_store
+from django_jobchains.store.record_limits import RecordConcurrency, RecordRotation
 from django_jobchains.store.record_tables import RecordEnd
 from django_jobchains.store.records import DequeueRequest
 from tests.records.models import Upload
@@ -21,8 +22,11 @@ def select(where, params, order):
     return f"SELECT id FROM {Upload._meta.db_table} WHERE {where}", params
 
 
+REQUEST = DequeueRequest(select, 10, "host", "default")
+
+
 def dequeue(store, table):
-    return store.records.dequeue(table, DequeueRequest(select, 10, "host", "default"))
+    return store.records.dequeue(table, REQUEST)
 
 
 #: The calls about a table, and about one of its records.
@@ -48,9 +52,18 @@ CALLS = {
     "deferred.apply_records": lambda store, table, key: store.deferred.apply_records(table),
     "records.count_by_state": lambda store, table, key: store.records.count_by_state(table, select, 10),
     "records.dequeue": lambda store, table, key: dequeue(store, table),
+    "record_limits.dequeue": lambda store, table, key: store.record_limits.dequeue(
+        table, RecordConcurrency("a", 1, False, None, False, select), RecordRotation(), REQUEST
+    ),
 }
-#: Parts of a transaction that the caller ends.
-OTHERS = {"records.lock", "record_operations.cancel_unlocked"}
+#: Parts of a transaction that the caller ends, and of a claim.
+OTHERS = {
+    "record_limits.lock_keys",
+    "record_limits.start_of",
+    "record_operations.cancel_unlocked",
+    "records.lock",
+    "records.selects",
+}
 conflicts = pytest.mark.parametrize("sqlstate", CONFLICTS.values(), ids=CONFLICTS)
 
 

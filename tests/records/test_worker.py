@@ -235,7 +235,7 @@ def test_a_worker_serves_the_records_of_its_types_and_queues(register, processor
 
 def test_a_worker_without_anything_to_work_for_does_not_start(register, make_worker):
     register(queue="media")
-    with pytest.raises(ImproperlyConfigured, match="has no queue of the records to work for"):
+    with pytest.raises(ImproperlyConfigured, match="and no records of the queues mail"):
         make_worker(queues="mail")
 
 

@@ -15,7 +15,7 @@ from tests.support.waiting import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-SAME = "Worker.*using='direct' and 'default' are the same database, but DATABASE_ROUTERS send writes of"
+SAME = "using='direct' and 'default' are the same database, but DATABASE_ROUTERS send writes of"
 
 
 @pytest.fixture(autouse=True)

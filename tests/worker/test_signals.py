@@ -5,8 +5,6 @@ a unit, a terminal signals each process of the foreground group, and a wrapper (
 forwards a signal that the worker has already received itself.
 """
 
-import json
-import re
 import shlex
 import signal
 import time
@@ -208,29 +206,17 @@ def test_job_killed_by_a_service_manager_is_retried(start_process):
     assert set(Job.objects.values_list("attempt", "crashes")) == {(2, 1)}
 
 
-# The examples of the guide
+# The unit of the deployment page
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "workers.md").read_text()
-
-
-def example(language):
-    return re.search(rf"```{language}\n(# .*?)```", GUIDE, re.DOTALL)[1]
+UNIT = Path(__file__).parents[2] / "docs" / "operate" / "files" / "shop-worker.service"
 
 
 def guide_unit():
-    """Return the ``[Service]`` section of the guide's unit, and the arguments of its worker."""
+    """Return the ``[Service]`` section of the unit, and the arguments of its worker."""
     parser = ConfigParser(interpolation=None)
-    parser.read_string(example("ini"))
+    parser.read(UNIT)
     unit = dict(parser["Service"])
     return unit, shlex.split(unit["execstart"].partition("run_jobworker")[2])
-
-
-def test_examples_in_the_guide_give_the_worker_enough_time_to_stop():
-    (unit, arguments), compose = guide_unit(), example("yaml")
-    needed = int(arguments[arguments.index("--shutdown-timeout") + 1]) + 5
-    assert int(unit["timeoutstopsec"]) >= needed
-    assert json.loads(re.search(r"command: (.*)", compose)[1])[3:] == arguments
-    assert int(re.search(r"stop_grace_period: (\d+)s", compose)[1]) >= needed
 
 
 @slow
