@@ -75,7 +75,6 @@ def test_a_claim_among_saturated_keys_does_not_depend_on_their_backlogs(is_rated
     Job.objects.all().delete()
     fill(20, is_rated=is_rated)
     many = max(costs(lambda store: _assert_claims(store, types)))
-    print("CLAIM", vendor, is_rated, few, many)
     assert many <= FOR_A_KEY[vendor] * KEYS + FOR_THE_STATEMENTS[vendor], many
     # A larger index has another level, and the jobs of a key end on another page.
     assert many <= 3 * few + FOR_THE_STATEMENTS[vendor], (few, many)
@@ -91,7 +90,6 @@ def _assert_claims(store, types):
 def test_next_due_passes_saturated_keys_once(is_rated):
     fill(5, is_rated=is_rated)
     found = costs(lambda store: store.limits.next_due(RATED if is_rated else TYPES))
-    print("NEXT", connection.vendor, is_rated, found)
     assert max(found) <= FOR_A_KEY[connection.vendor] * KEYS + FOR_THE_STATEMENTS[connection.vendor]
 
 
@@ -115,7 +113,6 @@ def test_a_claim_with_free_places_reads_as_many_keys_as_it_claims(is_rated):
     def run(store):
         assert len(claim(store, types=RATED if is_rated else TYPES)) == 10
 
-    print("FREE", connection.vendor, is_rated, costs(run))
     assert max(costs(run)) <= FOR_THE_STATEMENTS[connection.vendor] * 5
 
 
