@@ -109,7 +109,7 @@ class HealthCommand(Subcommand):
             problems = [("database", f"The database did not answer: {error}.")]
         _report(found, problems, call)
         if problems:
-            raise CommandError(f"not healthy: {counted(len(problems), 'problem')}")
+            raise CommandError(f"Not healthy: {counted(len(problems), 'problem')}.")
 
 
 def _found(call: Invocation) -> Found:

@@ -63,6 +63,7 @@ from django_jobchains.telemetry import observes
 from django_jobchains.telemetry.events import ChainCreated, JobCreated
 from django_jobchains.telemetry.tracing import start_sending
 from django_jobchains.text.errors import describe
+from django_jobchains.text.humanize import sentence
 from django_jobchains.values import ATTEMPTS_LIMIT, FLAG, MAX_ATTEMPTS, PRIORITY, QUEUE, TYPE_NAME, Choice, DurationLike
 
 #: Faster than ``json.loads``, which looks for whitespace on both sides.
@@ -327,7 +328,7 @@ class JobType(HasTypes[InputT, OutputT_co]):
         except NOT_ABOUT_THE_VALUE:
             raise
         except Exception as error:
-            raise InvalidInput(f"upgrade_input of {self.name!r} failed: {describe(error)}") from error
+            raise InvalidInput(sentence(f"upgrade_input of {self.name!r} failed: {describe(error)}")) from error
         return self.input_codec.validate(upgraded, InvalidInput)
 
     def encode_output(self, value: Any) -> str:

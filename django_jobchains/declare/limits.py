@@ -19,6 +19,7 @@ from django_jobchains.store.queues import Override
 from django_jobchains.store.rates import StartRate
 from django_jobchains.store.record_limits import RecordTypeLimits
 from django_jobchains.text.errors import describe
+from django_jobchains.text.humanize import sentence
 from django_jobchains.values import MAX_SECONDS, TYPE_NAME, Count, Duration, DurationLike, check_fields
 
 #: The largest value of the database's integers.
@@ -300,7 +301,7 @@ def _value(what: str, key: LimitKey, input: Any) -> str:
         read = itemgetter if isinstance(input, Mapping) else attrgetter
         value = key(input) if callable(key) else read(key)(input)
     except Exception as error:
-        raise InvalidInput(f"{what} has no key for this input: {describe(error)}") from error
+        raise InvalidInput(sentence(f"{what} has no key for this input: {describe(error)}")) from error
     if not isinstance(value, str | int | float | Decimal | UUID) or isinstance(value, bool):
         raise InvalidInput(f"{what} has the key {value!r:.100}, which is not a text, a number or a UUID.")
     text = str(value)

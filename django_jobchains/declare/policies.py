@@ -15,6 +15,7 @@ from django.utils.module_loading import import_string
 
 from django_jobchains.conf import get_settings, is_set
 from django_jobchains.isolation import Isolation, to_isolation
+from django_jobchains.text.humanize import sentence
 from django_jobchains.values import (
     LONG_DURATION,
     MAX_ATTEMPTS,
@@ -237,7 +238,7 @@ def _imported_backoff(path: str) -> Backoff | BackoffFunction:
         backoff: Backoff | BackoffFunction = import_string(path)
         _check_backoff(backoff)
     except (ImportError, TypeError) as error:
-        raise ImproperlyConfigured(f"JOBCHAINS['BACKOFF']={path!r} cannot be used: {error}") from error
+        raise ImproperlyConfigured(sentence(f"JOBCHAINS['BACKOFF']={path!r} cannot be used: {error}")) from error
     return backoff
 
 

@@ -20,6 +20,7 @@ from django.utils.module_loading import import_string
 from django_jobchains.conf import get_settings
 from django_jobchains.exceptions import RegistryError
 from django_jobchains.handlers.running_job import HasContext, RunningJob
+from django_jobchains.text.humanize import sentence
 
 Hook = Literal["around_handler", "aaround_handler", "around_prepare", "around_complete"]
 
@@ -265,7 +266,9 @@ def _kind(given: Any) -> type[Middleware[Any]]:
         try:
             kind = import_string(given)
         except ImportError as error:
-            raise ImproperlyConfigured(f"Required middleware {given!r} cannot be imported: {error}") from error
+            raise ImproperlyConfigured(
+                sentence(f"Required middleware {given!r} cannot be imported: {error}")
+            ) from error
     if not (isinstance(kind, type) and issubclass(kind, Middleware)):
         raise ImproperlyConfigured(f"Required middleware {given!r} is not a subclass of Middleware.")
     return kind

@@ -26,6 +26,7 @@ from django_jobchains.notifications.hints import (
     job_scheduled,
     ownership_lost,
 )
+from django_jobchains.text.humanize import sentence
 
 __all__ = (
     "EVERY",
@@ -87,7 +88,7 @@ def _create(using: str) -> Notifier:
     try:
         notifier: Notifier = import_string(path)(using, **options)
     except (ImportError, TypeError) as error:
-        raise ImproperlyConfigured(f"{name}: {path} cannot be used: {error}") from error
+        raise ImproperlyConfigured(sentence(f"{name}: {path} cannot be used: {error}")) from error
     return notifier
 
 

@@ -37,6 +37,7 @@ from django_jobchains.store.stats import Stats
 from django_jobchains.store.task_names import TaskNames
 from django_jobchains.store.workers import Workers
 from django_jobchains.store.writes import DeferredWrites, FencedWrites
+from django_jobchains.text.humanize import sentence
 
 __all__ = ("Store", "get_store")
 
@@ -134,7 +135,7 @@ def _given(path: str, using: str) -> Store:
     try:
         store = import_string(path)(using)
     except (ImportError, AttributeError, TypeError) as error:
-        raise ImproperlyConfigured(f"{_setting(using)}: {path} cannot be used: {error}") from error
+        raise ImproperlyConfigured(sentence(f"{_setting(using)}: {path} cannot be used: {error}")) from error
     if not isinstance(store, Store):
         raise ImproperlyConfigured(f"{_setting(using)}: {path} is not a subclass of django_jobchains.store.Store.")
     return store

@@ -35,7 +35,7 @@ def test_with_a_worker_and_an_empty_backlog_it_is_healthy(run, store):
 
 def test_too_few_workers_are_a_problem(run, store, clock):
     done = run("health")
-    assert (done.code, done.error) == (1, "not healthy: 1 problem")
+    assert (done.code, done.error) == (1, "Not healthy: 1 problem.")
     assert done.out == "0 of 1 worker alive. Start manage.py run_jobworker.\n"
     assert run("health", "--min-workers", "0").code == 0
     worker(store)
@@ -109,7 +109,7 @@ def test_a_database_error_is_a_problem_without_a_traceback(run, monkeypatch, err
 
     monkeypatch.setattr(health, "overview", away)
     done = run("health")
-    assert (done.code, done.error) == (1, "not healthy: 1 problem")
+    assert (done.code, done.error) == (1, "Not healthy: 1 problem.")
     assert done.out.startswith(f"Database error: {str(error).splitlines()[0]}.")
     assert ("Has manage.py migrate been run?" in done.out) == ("table" in str(error))
     found = run("health", "--format", "json").json
