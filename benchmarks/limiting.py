@@ -46,7 +46,7 @@ def cells(*, is_quick: bool) -> Iterator[Cell]:
     samples = 40 if is_quick else 120
     yield Cell(
         "limits-wake-up",
-        f"from the last line of a handler that holds the only place to the first line of the next, {samples} samples",
+        f"from the commit of the end that frees the only place to the first line of the next, {samples} samples",
         {"ours": partial(_places, samples), UNLIMITED: partial(_wake_ups, samples)},
         (Target("p95 ms", at_most=2, of_floor=UNLIMITED),),
         max_rounds=2,
@@ -79,7 +79,7 @@ def _use(jobs: int, processes: int) -> Figures:
 
 
 def _places(samples: int) -> Figures:
-    """Return the times from the end of each handler to the start of the next, of one idle worker."""
+    """Return the times from the commit of each end to the start of the next handler, of one idle worker."""
     empty()
     settle()
     with tempfile.TemporaryDirectory() as folder:

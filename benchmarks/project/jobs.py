@@ -11,6 +11,8 @@ from benchmarks.project.burning import burn
 from benchmarks.project.models import Effect, Import
 from django_jobchains.processors import Concurrency, Continuation, Processors, RunningJob
 from django_jobchains.records import RecordRun
+from django_jobchains.telemetry import add_sink
+from django_jobchains.telemetry.events import AttemptEnded, Event
 
 STEPS = 5
 #: The limit of the types with one, and how long their handlers take that keep a place.
@@ -92,9 +94,15 @@ def limited_busy(job: RunningJob[dict[str, int]]) -> None:
 
 @processors.register("bench.limited_wake", concurrency=Concurrency(1))
 def limited_wake(job: RunningJob[dict[str, int]]) -> None:
+    """Append the time of the start. The time of the commit of the end follows."""
     times.append()
+    add_sink(_append_end)
     time.sleep(BUSY_SECONDS)
-    times.append()
+
+
+def _append_end(event: Event) -> None:
+    if isinstance(event, AttemptEnded):
+        times.append()
 
 
 @processors.register("bench.step")
