@@ -8,7 +8,7 @@ import builtins
 
 from asgiref.sync import sync_to_async
 
-from django_jobchains.declare.limits import MAX_LIMIT
+from django_jobchains.declare.limits import MAX_LIMIT, DeclaredLimit
 from django_jobchains.declare.registry import get_registry
 from django_jobchains.exceptions import LimitNotFound
 from django_jobchains.monitoring.limits import KeyFacts, LimitFacts, limit_facts
@@ -26,6 +26,7 @@ _LIMIT = Count(0, MAX_LIMIT)
 
 def list(*, using: str | None = None) -> builtins.list[LimitFacts]:  # noqa: A001 - as in limits.list()
     """Return the limits of types and groups by name, then those of queues, with what runs and what waits."""
+    get_registry().add_tasks(get_store(using).task_names.read)
     return limit_facts(using)
 
 
@@ -55,7 +56,7 @@ def set(  # noqa: A001 - as in limits.set()
             raise TypeError("A queue has no rate: pass concurrency=.")
         store.queues.limit(str(queue), concurrency)
     else:
-        declared = get_registry().limits()
+        declared = _declared(store)
         if name not in declared:
             raise LimitNotFound(name, declared)
         for part, number in numbers.items():
@@ -74,7 +75,7 @@ def reset(name: str | None = None, *, queue: str | None = None, using: str | Non
     store = get_store(using)
     if name is None:
         store.queues.limit(str(queue), None)
-    elif not store.queues.reset(name) and name not in (declared := get_registry().limits()):
+    elif not store.queues.reset(name) and name not in (declared := _declared(store)):
         raise LimitNotFound(name, declared)
     _publish(store, name, queue)
 
@@ -91,6 +92,13 @@ def _check_target(name: str | None, queue: str | None) -> None:
         QUEUE.check("queue", queue)
     else:
         TYPE_NAME.check("name", name)
+
+
+def _declared(store: Store) -> dict[str, DeclaredLimit]:
+    """Return the limits that the code declares, also those of tasks that this process has not used."""
+    registry = get_registry()
+    registry.add_tasks(store.task_names.read)
+    return registry.limits()
 
 
 def _publish(store: Store, name: str | None, queue: str | None, **numbers: int) -> None:

@@ -7,7 +7,7 @@ is ``{"args": […], "kwargs": {…}}``, and its output is what the task returns
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import partial
+from functools import partial, update_wrapper
 from importlib import import_module
 from inspect import Parameter, Signature, signature
 from threading import Lock
@@ -146,7 +146,7 @@ class TaskSlice(Processors):
             settings["limits"] = TaskLimits(limits.concurrency, limits.rate, limits.fair, signature_of(task))
         return Processor(
             job_type,
-            partial(_acall if is_async else _call, task),
+            update_wrapper(partial(_acall if is_async else _call, task), task.func),  # For lists of types.
             is_async=is_async,
             observer=TaskSignals(job_type.task, self._sender),
             **settings,

@@ -6,6 +6,7 @@ from django.db import transaction
 
 import django_jobchains
 from django_jobchains import chains, limits
+from django_jobchains.declare import registry as registries
 from django_jobchains.declare.limits import TypeLimits
 from django_jobchains.limits import KeyFacts, LimitNotFound
 from django_jobchains.models import Job, LimitOverride
@@ -18,6 +19,11 @@ from django_jobchains.testing import clock, run_due_jobs
 from tests.records.models import Upload
 
 pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def _without_tasks(monkeypatch):
+    monkeypatch.setattr(registries, "load_task", None)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from django.apps import apps
 from django.core.management import call_command
 
-from django_jobchains import chains
+from django_jobchains import Concurrency, chains, limits
 from django_jobchains.processors import Registry
 from django_jobchains.testing import clock
 from tests.tasks_backend import tasks
@@ -48,4 +48,19 @@ def test_the_list_of_types_has_tasks(transactional_db, registry, new_process):
     new_process()
     output = StringIO()
     call_command("jobchains", "types", stdout=output)
-    assert "tests.tasks_backend.tasks.add" in output.getvalue()
+    assert "  tests.tasks_backend.tasks.add\n" in output.getvalue()  # as its handler
+
+
+def test_limits_of_tasks_are_listed_and_changed(db, registry, new_process, settings):
+    settings.TASKS = {"default": {**BACKENDS["default"], "OPTIONS": {"concurrency": Concurrency(2)}}}
+    tasks.add.enqueue(1)
+    new_process()
+    limits.set("tests.tasks_backend.tasks.add", concurrency=3)
+    new_process()
+    [limit] = limits.list()
+    assert (limit.name, limit.declared_concurrency, limit.concurrency, limit.waiting) == (
+        "tests.tasks_backend.tasks.add",
+        2,
+        3,
+        1,
+    )
