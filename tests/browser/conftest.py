@@ -42,12 +42,13 @@ def browser():
 
 @pytest.fixture(scope="session")
 def open_shop(tmp_path_factory):
-    """``open_shop("flows")`` opens a shop with tables, users and a server."""
+    """``open_shop("flows")`` opens a shop with tables, users and a server. Options are those of ``Shop``."""
     with ExitStack() as stack:
 
-        def opened(name):
+        def opened(name, **options):
             folder = tmp_path_factory.mktemp(name)
-            return stack.enter_context(Shop(folder, stack.enter_context(database(name, folder))).opened())
+            shop = Shop(folder, stack.enter_context(database(name, folder)), **options)
+            return stack.enter_context(shop.opened())
 
         yield opened
 

@@ -39,7 +39,7 @@ def database(name, folder):
 class Shop:
     """The server of a shop, and a worker while a test needs one. Their output is in the folder."""
 
-    def __init__(self, folder, database_url):
+    def __init__(self, folder, database_url, settings="tests.browser.settings"):
         self.folder = folder
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -47,7 +47,7 @@ class Shop:
             **os.environ,
             "DATABASE_URL": database_url,
             "DEBUG": "0",  # shows errors as customers see them, with the Content-Security-Policy
-            "DJANGO_SETTINGS_MODULE": "tests.browser.settings",
+            "DJANGO_SETTINGS_MODULE": settings,
             "PYTHONPATH": f"{ROOT}{os.pathsep}{PROJECT}",
             "PYTHONUNBUFFERED": "1",
         }
