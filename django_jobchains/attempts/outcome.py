@@ -183,10 +183,11 @@ def failed_try(
 def stopped_try(job: ClaimedJob, processor: Processor, policy: AttemptPolicy, error: BaseException) -> Outcome:
     """Return the outcome of an attempt that was asked to stop because its chain was cancelled. It is not a failure.
 
-    The store cancels the job, because the request to cancel is stored with it.
+    The store cancels the job, because the request to cancel is stored with it. If it were not, for example because
+    the project's code has aborted the signal itself, the job would be tried again after a while.
     """
     text = describe(error)
-    row = FailedTry(job.id, job.lease_number, text, "", None, 0, is_failure=False)
+    row = FailedTry(job.id, job.lease_number, text, "", None, Backoff().initial_seconds, is_failure=False)
     return Outcome(job, OutcomeKind.RESCHEDULED, failed=row, error=text, processor=processor, policy=policy)
 
 

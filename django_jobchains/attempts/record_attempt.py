@@ -349,13 +349,13 @@ class RecordAttempt(Attempt[EndedRecord]):
 
     def _errored(self, error: BaseException) -> EndedRecord:
         text = describe(error)
-        if self.signal.reason == "cancelled":  # Not a failure: the store cancels the record, because its flag is set.
-            return self._ended(RecordEnd(*self.key, "handed_back"), error=text)
         if self.signal.reason == "timed_out":
             text = f"The handler exceeded max_runtime ({self.kind.max_runtime_seconds:g} s). {text}"
         kind = "errored" if is_retryable(error) else "failed"
         end = RecordEnd(*self.key, kind, None, text, self.kind.max_attempts)  # type: ignore[arg-type]
-        return self._ended(end, error=text, exception=without_variables(error))
+        # The store cancels a record whose flag is set, which is not a failure.
+        shown = None if self.signal.reason == "cancelled" else without_variables(error)
+        return self._ended(end, error=text, exception=shown)
 
     def _abandoned(self, reason: str, text: str) -> EndedRecord:
         """Return the end of an attempt that writes nothing."""
