@@ -132,6 +132,19 @@ def test_error_of_a_handler_that_was_asked_to_stop_is_not_a_failure(scenario, ru
     assert scenario.made[0].current_job.counted_attempts == 0  # A retry has all its attempts.
 
 
+@kinds("plain", "record")
+def test_signal_that_the_project_aborts_without_a_request_does_not_cancel_and_does_not_loop(scenario):
+    def handler(jobs):
+        jobs[0].signal.abort("cancelled")
+        jobs[0].signal.raise_if_aborted()
+        yield
+
+    scenario.enqueue(handler)
+    scenario.run()
+    assert scenario.states() == ({"retried"} if scenario.kind in RECORDS else {"waiting"})
+    assert scenario.errors() == {"JobAborted: The attempt was asked to stop: cancelled."}
+
+
 @every_kind
 def test_stuck_attempt_of_a_cancelled_chain_has_not_failed(scenario, run, unresponsive, settings, events):
     settings.JOBCHAINS = {"STUCK_SECONDS": 0.2}
