@@ -21,12 +21,13 @@ from django_jobchains.children.pooled_child import Launcher, PooledChild
 from django_jobchains.exceptions import PoolClosed, PoolKeyConflict, PoolTimeout
 from django_jobchains.handlers.abort_signal import AbortSignal, call_on, refuse_on_event_loop
 from django_jobchains.isolation import FallbackCallback, Isolation, Level
+from django_jobchains.values import ANY_DURATION, DurationLike
 
 
 class ChildPool(Protocol):
     """Hands out children, each to one user at a time. Thread-safe. ``Pool`` documents the methods."""
 
-    def acquire(self, key: str = "default", timeout: float | None = None) -> PooledChild: ...
+    def acquire(self, key: str = "default", timeout: DurationLike | None = None) -> PooledChild: ...
     def release(self, child: PooledChild, *, broken: bool = False) -> None: ...
     def run(
         self,
@@ -34,7 +35,7 @@ class ChildPool(Protocol):
         payload: Any = None,
         *,
         key: str = "default",
-        timeout: float | None = None,
+        timeout: DurationLike | None = None,
         signal: AbortSignal | None = None,
     ) -> Any: ...
     async def arun(
@@ -43,13 +44,13 @@ class ChildPool(Protocol):
         payload: Any = None,
         *,
         key: str = "default",
-        timeout: float | None = None,  # noqa: ASYNC109
+        timeout: DurationLike | None = None,  # noqa: ASYNC109
     ) -> Any: ...
     def stream(
-        self, target: str, payloads: Iterable[Any], *, key: str = "default", timeout: float | None = None
+        self, target: str, payloads: Iterable[Any], *, key: str = "default", timeout: DurationLike | None = None
     ) -> Iterator["StreamedCall"]: ...
     def astream(
-        self, target: str, payloads: Iterable[Any], *, key: str = "default", timeout: float | None = None
+        self, target: str, payloads: Iterable[Any], *, key: str = "default", timeout: DurationLike | None = None
     ) -> AsyncIterator["StreamedCall"]: ...
     def next_request_id(self) -> int: ...
     @property
@@ -115,13 +116,14 @@ class Pool:
 
     # Children
 
-    def acquire(self, key: str = "default", timeout: float | None = None) -> PooledChild:
-        """Return a child for this key. Raises ``PoolTimeout`` after ``timeout`` seconds, or ``PoolClosed``.
+    def acquire(self, key: str = "default", timeout: DurationLike | None = None) -> PooledChild:
+        """Return a child for this key. Raises ``PoolTimeout`` after the ``timeout``, or ``PoolClosed``.
 
         A strict pool raises ``PoolKeyConflict`` instead of replacing a child of another key.
         """
         refuse_on_event_loop("pool.acquire() would block", "'await pool.arun(…)'")
-        deadline = None if timeout is None else time.monotonic() + timeout
+        seconds = ANY_DURATION.check_or("timeout", timeout, None)
+        deadline = None if seconds is None else time.monotonic() + seconds
         with self._changed:
             child = self._idle_or_room(key, deadline)
         if child is None or child.key != key:
@@ -131,7 +133,7 @@ class Pool:
                 self._drop_dead()
                 child = self._take_idle(key)
         if child is None:
-            raise PoolTimeout(key, timeout or 0)
+            raise PoolTimeout(key, seconds or 0)
         return child
 
     def _idle_or_room(self, key: str, deadline: float | None) -> PooledChild | None:
@@ -315,7 +317,7 @@ class Pool:
         payload: Any = None,
         *,
         key: str = "default",
-        timeout: float | None = None,
+        timeout: DurationLike | None = None,
         signal: AbortSignal | None = None,
     ) -> Any:
         """Acquire a child, call a function in it, and release it. See ``PooledChild.run``.
@@ -331,7 +333,7 @@ class Pool:
         payload: Any = None,
         *,
         key: str = "default",
-        timeout: float | None = None,  # noqa: ASYNC109
+        timeout: DurationLike | None = None,  # noqa: ASYNC109
     ) -> Any:
         """``run`` for async code. If the task is cancelled, the call is aborted, and the child is released.
 
@@ -341,7 +343,7 @@ class Pool:
         return await _CallOnThread(self, target, payload, key, timeout).aresult()
 
     def stream(
-        self, target: str, payloads: Iterable[Any], *, key: str = "default", timeout: float | None = None
+        self, target: str, payloads: Iterable[Any], *, key: str = "default", timeout: DurationLike | None = None
     ) -> Iterator["StreamedCall"]:
         """Call a function with each payload, and yield the calls as they end. Up to ``concurrency`` run at once.
 
@@ -352,7 +354,7 @@ class Pool:
         return self._stream(target, payloads, key, timeout)
 
     def _stream(
-        self, target: str, payloads: Iterable[Any], key: str, timeout: float | None
+        self, target: str, payloads: Iterable[Any], key: str, timeout: DurationLike | None
     ) -> Iterator["StreamedCall"]:
         unread = enumerate(payloads)
         running: dict[Future[Any], tuple[int, Any, _CallOnThread]] = {}
@@ -375,7 +377,7 @@ class Pool:
         payloads: Iterable[Any],
         *,
         key: str = "default",
-        timeout: float | None = None,  # noqa: ASYNC109
+        timeout: DurationLike | None = None,  # noqa: ASYNC109
     ) -> AsyncIterator["StreamedCall"]:
         """``stream`` for async code. To end it early, close it: ``async with contextlib.aclosing(…) as calls``."""
         unread = enumerate(payloads)
@@ -461,7 +463,9 @@ class ChildSession:
     Without a pool, the child is a fresh process that ends with the block. ``timeout``: for ``acquire``.
     """
 
-    def __init__(self, pool: ChildPool | None = None, key: str = "default", timeout: float | None = None) -> None:
+    def __init__(
+        self, pool: ChildPool | None = None, key: str = "default", timeout: DurationLike | None = None
+    ) -> None:
         self._pool = TransientPool() if pool is None else pool
         self._key = key
         self._timeout = timeout
@@ -498,7 +502,7 @@ class _CallOnThread:
     Raises ``PoolClosed`` if the pool was terminated.
     """
 
-    def __init__(self, pool: Pool, target: str, payload: Any, key: str, timeout: float | None) -> None:
+    def __init__(self, pool: Pool, target: str, payload: Any, key: str, timeout: DurationLike | None) -> None:
         self._pool = pool
         self._signal = AbortSignal()
         #: Whether it has got a child. Until then, nobody has to wait for a call that was cancelled.
@@ -508,7 +512,7 @@ class _CallOnThread:
         except RuntimeError as error:  # The pool, or the interpreter, has ended.
             raise PoolClosed from error
 
-    def _run(self, target: str, payload: Any, key: str, timeout: float | None) -> Any:
+    def _run(self, target: str, payload: Any, key: str, timeout: DurationLike | None) -> Any:
         self._signal.raise_if_aborted()
         with ChildSession(self._pool, key) as child:
             self._has_child = True

@@ -24,7 +24,7 @@ from django_jobchains.exceptions import (
 from django_jobchains.handlers.abort_signal import AbortReason, AbortSignal, refuse_on_event_loop
 from django_jobchains.isolation import Fallback, Isolation, Level, check_target
 from django_jobchains.text.errors import log_error
-from django_jobchains.values import Duration
+from django_jobchains.values import Duration, DurationLike
 
 logger = getLogger("django_jobchains")
 
@@ -185,24 +185,29 @@ class PooledChild:
         return not all(call.is_done for call in self._calls)
 
     def run(
-        self, target: str, payload: Any = None, *, timeout: float | None = None, signal: AbortSignal | None = None
+        self,
+        target: str,
+        payload: Any = None,
+        *,
+        timeout: DurationLike | None = None,
+        signal: AbortSignal | None = None,
     ) -> Any:
         """Call a function in the child, and return what it returns. Payload and result are JSON values.
 
         ``target``: "module:function", called with the payload. Raises ``RemoteError`` if it raises,
-        ``ChildTimeout`` after ``timeout`` seconds, ``JobAborted`` if the signal is aborted before or during the call,
+        ``ChildTimeout`` after the ``timeout``, ``JobAborted`` if the signal is aborted before or during the call,
         ``ChildCrashed`` if the child process dies, and ``PoolClosed`` if the pool is terminated.
         After a timeout the child gets SIGTERM at once, and SIGKILL after the grace.
         """
         refuse_on_event_loop("child.run() would block", "'await pool.arun(…)'")
-        timeout = Duration().check_or("timeout", timeout, None)
+        seconds = Duration().check_or("timeout", timeout, None)
         if signal is not None:
             signal.raise_if_aborted()
         call = self.start(target, payload)
         watch = AbortWatch(call, signal, self._isolation.grace_seconds)
         try:
             with watch:
-                result = call.wait(timeout)
+                result = call.wait(seconds)
         except (RemoteError, ChildCrashed) as error:
             if watch.reason:
                 raise JobAborted(watch.reason) from error
@@ -215,7 +220,7 @@ class PooledChild:
         if watch.reason:
             raise JobAborted(watch.reason)
         if result is PENDING:
-            raise ChildTimeout(target, timeout or 0)
+            raise ChildTimeout(target, seconds or 0)
         return result
 
     def start(self, target: str, payload: Any = None, *, on_message: Callable[[Any], object] | None = None) -> Call:

@@ -19,7 +19,7 @@ STEP = f"{FUNCTIONS}:step"
 
 @pytest.mark.parametrize("value", [None, 1.5, "ü\ud800\0", [1, {"a": [True]}], {"long": "x" * 3_000_000}])
 def test_payload_and_result_are_json_and_copies(child, value):
-    result = run(child, "echo", value, timeout=30)
+    result = run(child, "echo", value, timeout="30s")
     assert result == value
     assert not isinstance(value, list) or (result is not value and result[1] is not value[1])
 
@@ -66,7 +66,7 @@ def test_a_message_above_the_limit_is_an_error_in_the_function(monkeypatch, leve
             run(child, "fail", "x" * 1_000_000)
 
 
-def test_a_target_is_a_module_and_a_function_and_a_timeout_a_number_of_seconds(process):
+def test_a_target_is_a_module_and_a_function_and_a_timeout_a_duration(process):
     for target in ("os.system", "os:", ":f", "a b:c", None):
         with pytest.raises(ValueError, match="use 'module:function'"):
             process.run(target)

@@ -78,7 +78,7 @@ def test_a_child_that_is_being_created_counts():
         until(lambda: pool.is_full())
         assert (pool.size, pool.is_saturated()) == (0, True)
         with pytest.raises(PoolTimeout, match="No child for key 'default' within"):
-            pool.acquire(timeout=0.01)
+            pool.acquire(timeout="10ms")
         pool.terminate()
         assert isinstance(future.exception(10), PoolClosed)
 
