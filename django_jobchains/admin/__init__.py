@@ -10,12 +10,13 @@ from django_jobchains.admin.actions.enqueue import EnqueueAdmin
 from django_jobchains.admin.actions.row_actions import JobActionAdmin
 from django_jobchains.admin.dashboard.views import DashboardAccess, DashboardPages
 from django_jobchains.admin.detail.views import ChainDetailAdmin, JobDetailAdmin
+from django_jobchains.admin.limit_admin import LimitAdmin
 from django_jobchains.admin.lists.changelists import ChainListAdmin, JobListAdmin
 from django_jobchains.admin.record_admin import JobRecordAdmin
 from django_jobchains.admin.schedule_form import ScheduleFormAdmin
-from django_jobchains.models import Chain, Dashboard, Job, Schedule
+from django_jobchains.models import Chain, Dashboard, Job, LimitOverride, Schedule
 
-__all__ = ("ChainAdmin", "DashboardAdmin", "JobAdmin", "JobRecordAdmin", "ScheduleAdmin")
+__all__ = ("ChainAdmin", "DashboardAdmin", "JobAdmin", "JobRecordAdmin", "LimitAdmin", "ScheduleAdmin")
 
 
 @admin.register(Chain)
@@ -36,3 +37,6 @@ class DashboardAdmin(DashboardPages):
 @admin.register(Schedule)
 class ScheduleAdmin(ScheduleFormAdmin):
     """The admin class of schedules."""
+
+
+admin.site.register(LimitOverride, LimitAdmin)

@@ -338,8 +338,8 @@ class Migration(migrations.Migration):
                 ("rate", models.PositiveIntegerField(null=True, verbose_name="rate")),
             ],
             options={
-                "verbose_name": "limit override",
-                "verbose_name_plural": "limit overrides",
+                "verbose_name": "limit of all workers",
+                "verbose_name_plural": "limits",
                 "default_permissions": ("view", "change"),
                 "base_manager_name": "objects",
             },

@@ -128,8 +128,8 @@ class LimitOverride(models.Model):
 
     class Meta:
         base_manager_name = "objects"
-        verbose_name = _("limit override")
-        verbose_name_plural = _("limit overrides")
+        verbose_name = _("limit of all workers")
+        verbose_name_plural = _("limits")
         default_permissions = ("view", "change")
 
     def __str__(self) -> str:

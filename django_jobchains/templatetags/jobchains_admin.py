@@ -32,6 +32,18 @@ def state_text(state: str) -> str:
     return texts[state]
 
 
+@register.filter
+def limit_kind(kind: str) -> str:
+    """Return the kind of a limit in the active language."""
+    texts = {
+        "type": gettext("type"),
+        "group": gettext("group"),
+        "queue": gettext("queue"),
+        "records": gettext("records"),
+    }
+    return texts[kind]
+
+
 @register.simple_tag(takes_context=True)
 def count(context: dict[str, Any], facts: Any, name: str) -> str:
     """Return a number of jobs or records, with a plus sign if counting stopped at the limit."""

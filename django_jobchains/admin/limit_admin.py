@@ -1,0 +1,194 @@
+"""The admin of limits of all workers: the list, and the page of a limit with the jobs that hold its places."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.db import transaction
+from django.db.models import Q, QuerySet
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed
+from django.shortcuts import redirect
+from django.urls import URLPattern, path, reverse
+from django.utils.http import urlencode
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from django_jobchains import limits
+from django_jobchains.admin.actions.action import log_change
+from django_jobchains.admin.base import (
+    FRAGMENT,
+    TIME_LIMIT_PAGE,
+    ReadOnlyAdmin,
+    TimeLimitExceeded,
+    time_limit,
+    url_with,
+)
+from django_jobchains.admin.dashboard.views import RunningRow, Table, access_of, first_rows
+from django_jobchains.admin.display import PERMISSION
+from django_jobchains.admin.visibility import LARGE
+from django_jobchains.conf import get_settings
+from django_jobchains.declare.limits import MAX_LIMIT
+from django_jobchains.declare.registry import get_registry
+from django_jobchains.exceptions import JobchainsError
+from django_jobchains.limits import LimitFacts
+from django_jobchains.models import Job, LimitOverride, QueueState
+from django_jobchains.monitoring.facts import MAX_RUNNING, longest_running
+from django_jobchains.monitoring.limits import COUNT_TO
+from django_jobchains.store.deduplication import TENANT_SEPARATOR as SEPARATOR
+
+_FOLDER = "admin/django_jobchains/limit/"
+#: The number of jobs that hold places which the page of a limit shows.
+MAX_HOLDERS = 50
+
+
+@dataclass(frozen=True)
+class LimitPage:
+    """The context of the templates. ``is_whole``: whether the user sees all jobs, and so their numbers.
+
+    ``limits``: all of them, or the one of the page, with the visible jobs in ``running``.
+    """
+
+    limits: tuple[LimitFacts, ...]
+    is_whole: bool
+    running: Table[RunningRow] | None = None
+    is_changeable: bool = False
+    count_to: int = COUNT_TO
+
+    @property
+    def limit(self) -> LimitFacts:
+        return self.limits[0]
+
+
+class LimitForm(forms.Form):
+    """How many jobs may run at once, and start in the declared time. What is left empty is not changed."""
+
+    concurrency = forms.IntegerField(min_value=0, max_value=MAX_LIMIT, required=False, label=_("Jobs at once"))
+    rate = forms.IntegerField(min_value=0, max_value=MAX_LIMIT, required=False, label=_("Starts"))
+
+
+class LimitAdmin(ReadOnlyAdmin):
+    """The admin class of limits, as declared and in effect. The site's class of jobs decides which jobs are shown."""
+
+    class Media:
+        extend = False
+        css = {"all": [f"django_jobchains/{name}.css" for name in ("admin", "dashboard")]}
+
+    def get_urls(self) -> list[URLPattern]:
+        def url(route: str, view: Callable[[HttpRequest], HttpResponseBase], name: str) -> URLPattern:
+            return path(route, self.admin_site.admin_view(view), name=f"django_jobchains_{name}")
+
+        # Names are parameters, because some of them cannot be part of a URL.
+        return [
+            url("", self.list_view, "limitoverride_changelist"),
+            url("limit/", self.limit_view, "limit"),
+            url("change/", self.change_limit_view, "change_limit"),
+        ]
+
+    def list_view(self, request: HttpRequest) -> HttpResponse:
+        context = {"title": _("Limits"), "content_template": f"{_FOLDER}list.html"}
+        return self._page(request, self._read, context)
+
+    def limit_view(self, request: HttpRequest) -> HttpResponse:
+        name = request.GET.get("name", "")
+        context = {"title": name, "name": name, "content_template": f"{_FOLDER}detail.html"}
+        return self._page(request, self._read_limit, context)
+
+    def _page(
+        self, request: HttpRequest, read: Callable[[HttpRequest], LimitPage], context: dict[str, Any]
+    ) -> HttpResponse:
+        """Return a page, or only its content for the script that refreshes it."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        try:
+            with time_limit(get_settings().DATABASE):
+                context["dashboard"] = read(request)
+        except TimeLimitExceeded:
+            return self.render(request, *TIME_LIMIT_PAGE, status=503)
+        context["refresh_url"] = url_with(request, **{FRAGMENT: 1})
+        template = context["content_template"] if FRAGMENT in request.GET else f"{_FOLDER}page.html"
+        return self.render(request, template, context)
+
+    def _read(self, request: HttpRequest) -> LimitPage:
+        access = access_of(self.admin_site)
+        shown = access.visible_queues(request) if access else ()
+        is_whole, may_see_keys = self.visibility(request).sees_all(Job), self.may(request, PERMISSION)
+        found = [limit for limit in limits.list() if limit.kind != "queue" or shown is None or limit.name in shown]
+        if not (is_whole and may_see_keys):  # Keys come from inputs.
+            found = [replace(limit, keys=()) for limit in found]
+        return LimitPage(tuple(found), is_whole)
+
+    def _read_limit(self, request: HttpRequest) -> LimitPage:
+        name, is_queue = request.GET.get("name", ""), request.GET.get("kind") == "queue"
+        page = self._read(request)
+        limit = next((each for each in page.limits if (each.name, each.kind == "queue") == (name, is_queue)), None)
+        if limit is None:
+            raise Http404
+        visibility = self.visibility(request)
+        found = longest_running(_holding(visibility.rows(Job), limit).defer(*LARGE), MAX_RUNNING)
+        seen = {job.pk for job in visibility.seen([job for job, _seconds in found])}
+        rows = [RunningRow(job, seconds) for job, seconds in found if job.pk in seen]
+        running = None if limit.kind == "records" else first_rows(rows, MAX_HOLDERS)
+        return LimitPage((limit,), page.is_whole, running, self._may_change(request, limit.name, is_queue=is_queue))
+
+    def _may_change(self, request: HttpRequest, name: str, *, is_queue: bool) -> bool:
+        if not is_queue:
+            return self.may(request, "change_limitoverride", LimitOverride(name=name))
+        access = access_of(self.admin_site)
+        if access is None:
+            return False
+        shown = access.visible_queues(request)
+        return (shown is None or name in shown) and access.may(request, "change_queuestate", QueueState(name=name))
+
+    def change_limit_view(self, request: HttpRequest) -> HttpResponseBase:
+        """Set or reset the limit that the form names."""
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        name, is_queue = request.POST.get("name", ""), request.POST.get("kind") == "queue"
+        if not (self.has_view_permission(request) and self._may_change(request, name, is_queue=is_queue)):
+            raise PermissionDenied
+        form = LimitForm(request.POST)
+        if not form.is_valid():
+            field, problems = next(iter(form.errors.items()))
+            names = {"field": form.fields[field].label, "problem": problems[0]}
+            messages.error(request, gettext("Nothing was changed. %(field)s: %(problem)s") % names)
+        else:
+            numbers = {part: number for part, number in form.cleaned_data.items() if number is not None}
+            try:
+                self._change(request, name, numbers, is_queue=is_queue)
+            except (JobchainsError, TypeError, ValueError) as error:
+                messages.error(request, gettext("Nothing was changed. %(problem)s") % {"problem": error})
+        if "set" in request.POST and (is_queue or name in get_registry().limits()):
+            query = {"name": name, **({"kind": "queue"} if is_queue else {})}
+            return redirect(f"{self._url('limit')}?{urlencode(query)}")
+        return redirect(self._url("limitoverride_changelist"))
+
+    def _url(self, name: str) -> str:
+        return reverse(f"admin:django_jobchains_{name}", current_app=self.admin_site.name)
+
+    def _change(self, request: HttpRequest, name: str, numbers: dict[str, int], *, is_queue: bool) -> None:
+        using = get_settings().DATABASE
+        target = {"queue" if is_queue else "name": name}
+        row = QueueState(name=name) if is_queue else LimitOverride(name=name)
+        with transaction.atomic(using=using):
+            if "set" in request.POST:
+                limits.set(**target, **numbers)  # type: ignore[arg-type]
+                message, text = gettext("Limit %(name)s was set: %(numbers)s."), gettext("Limit set: %(numbers)s.")
+            else:
+                limits.reset(**target)
+                message, text = gettext("Limit %(name)s was reset."), gettext("Limit reset.")
+            words = {"name": name, "numbers": ", ".join(f"{part} {number}" for part, number in numbers.items())}
+            log_change(request, [row], text % words, verb="set limit" if "set" in request.POST else "reset limit")
+        messages.success(request, message % words)
+
+
+def _holding(jobs: QuerySet[Job], limit: LimitFacts) -> QuerySet[Job]:
+    """Return the jobs among which the running ones hold the places of a limit."""
+    if limit.kind == "queue":
+        return jobs.filter(queue=limit.name)
+    if limit.concurrency is None:
+        return jobs.filter(type_name__in=limit.types)
+    counted = Q(concurrency_key=limit.name) | Q(concurrency_key__startswith=f"{limit.name}{SEPARATOR}")
+    return jobs.filter(counted, type_name__in=limit.types)
