@@ -15,6 +15,7 @@ from django_jobchains.models import Job, TaskName
 from django_jobchains.processors import Processors
 from django_jobchains.tasks_backend.framework import TaskResultDoesNotExist, TaskResultStatus, task_backends
 from django_jobchains.testing import assert_enqueued, clock, fire_schedules, run_due_jobs
+from tests.support.tracing import id_of, parent_of, recording
 from tests.support.waiting import until
 from tests.tasks_backend import tasks
 from tests.tasks_backend.backends import BACKEND
@@ -56,6 +57,23 @@ def test_a_chain_may_start_with_a_task_or_continue_with_one(run, processors):
     assert tasks.add.get_result(str(other.id)).return_value == 2
     with pytest.raises(InvalidInput):
         chains.enqueue(f"{PATH}.add", {"arguments": []})
+
+
+def test_tasks_are_traced_like_jobs(run):
+    with recording() as recorded:
+        with recorded.tracer.start_as_current_span("view"):
+            tasks.add.enqueue(1)
+        run()
+    sent, attempt = recorded.one(f"send {PATH}.add"), recorded.one(f"process {PATH}.add")
+    assert parent_of(sent) == id_of(recorded.one("view"))
+    assert parent_of(attempt) == id_of(sent)
+
+
+def test_tasks_are_seen_in_the_admin(admin_client):
+    result = tasks.add.enqueue("first argument")
+    page = admin_client.get(f"/admin/django_jobchains/job/{result.id}/change/", follow=True).content.decode()
+    assert f"{PATH}.add" in page
+    assert "first argument" in page
 
 
 def test_tasks_are_tested_like_jobs():

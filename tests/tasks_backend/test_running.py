@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
@@ -34,6 +35,14 @@ def test_coroutine_functions_run_too(run):
     run()
     result.refresh()
     assert result.return_value == 3
+
+
+def test_tasks_are_enqueued_and_read_in_coroutines(run):
+    result = async_to_sync(tasks.add.aenqueue)(1, second=2)
+    run()
+    async_to_sync(result.arefresh)()
+    assert (result.status, result.return_value) == (TaskResultStatus.SUCCESSFUL, 3)
+    assert async_to_sync(tasks.add.aget_result)(result.id).return_value == 3
 
 
 def test_a_result_is_read_by_its_id_with_two_queries(run):
