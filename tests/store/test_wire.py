@@ -59,7 +59,8 @@ def test_jobs_can_be_created_claimed_and_ended(store):
     assert store.attempts.hand_back([jobs[0].key]) == {jobs[0].key}
     assert store.attempts.finish([finished(jobs[1], None, next_job(jobs[1]))]) == {jobs[1].key}
     expire(jobs[2])
-    assert store.leases.reap(10, Backoff(), 10) == [(jobs[2].id, jobs[2].chain_id, jobs[2].type_name, 1, "pending", 1)]
+    reaped = (jobs[2].id, jobs[2].chain_id, jobs[2].type_name, 1, "pending", 1, "default")
+    assert store.leases.reap(10, Backoff(), 10) == [reaped]
     assert store.jobs.next_due({jobs[0].type_name: 60}) <= 0
     [again, _continuation] = claim(store)
     assert store.attempts.fail([failed_try(again, error="%s %% {}")]) == {again.key: "failed"}
