@@ -8,7 +8,8 @@ from django.contrib import admin
 
 from django_jobchains.admin.actions.enqueue import EnqueueAdmin
 from django_jobchains.admin.actions.row_actions import JobActionAdmin
-from django_jobchains.admin.dashboard.views import DashboardAccess, DashboardPages
+from django_jobchains.admin.dashboard.access import DashboardAccess
+from django_jobchains.admin.dashboard.views import DashboardPages
 from django_jobchains.admin.detail.views import ChainDetailAdmin, JobDetailAdmin
 from django_jobchains.admin.limit_admin import LimitAdmin
 from django_jobchains.admin.lists.changelists import ChainListAdmin, JobListAdmin

@@ -13,7 +13,6 @@ from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.utils import timezone
-from django.utils.dateformat import format as format_date
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
@@ -24,7 +23,7 @@ from django_jobchains.declare.registry import get_registry
 from django_jobchains.exceptions import InvalidPayload
 from django_jobchains.payloads.codecs import Unreadable, decode_json
 from django_jobchains.payloads.strict_json import decode
-from django_jobchains.text.humanize import ago, number
+from django_jobchains.text.humanize import ago, exact_time, number
 from django_jobchains.text.redaction import redacted, redacted_text
 
 PERMISSION = "view_payload"
@@ -42,9 +41,6 @@ _UNSHOWABLE = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u2
 _EXCEPTION_TYPE = re.compile(r"[A-Za-z_]\w{0,99}(?:\.(?:[A-Za-z_]\w{0,99}|<locals>)){0,20}")
 _MODULE_AND_CLASS = re.compile(r"(?:[a-z_][a-z0-9_]*\.)+[A-Z]\w*")
 
-#: The format of exact times.
-EXACT_FORMAT = "Y-m-d H:i:s T"
-
 _write_scalar = json.JSONEncoder(ensure_ascii=False, default=str).encode
 
 
@@ -59,7 +55,7 @@ class Timestamps(Times):
         if time is None:
             return ""
         aware = self.aware(time)
-        exact = format_date(timezone.localtime(aware), EXACT_FORMAT)
+        exact = exact_time(timezone.localtime(aware))
         iso, relative = aware.astimezone(UTC).isoformat(), describe(self.seconds_since(aware))
         return format_html('<time datetime="{}" title="{}">{}</time>', iso, exact, relative)
 
@@ -68,7 +64,7 @@ class Timestamps(Times):
         if time is None:
             return ""
         aware = self.aware(time)
-        text = format_date(timezone.localtime(aware), EXACT_FORMAT)
+        text = exact_time(timezone.localtime(aware))
         return format_html('<time datetime="{}">{}</time>', aware.astimezone(UTC).isoformat(), text)
 
 

@@ -11,7 +11,6 @@ from django.db import transaction
 from django.db.models import Model, Q
 from django.http import HttpRequest
 from django.utils import timezone
-from django.utils.dateformat import format as format_date
 from django.utils.dates import WEEKDAYS
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -26,7 +25,7 @@ from django_jobchains.admin.base import ReadOnlyAdmin
 from django_jobchains.admin.detail import queries
 from django_jobchains.admin.detail.steps import Presenter
 from django_jobchains.admin.detail.views import DetailAdmin, entries_of
-from django_jobchains.admin.display import EXACT_FORMAT, Timestamps, badge
+from django_jobchains.admin.display import Timestamps, badge
 from django_jobchains.admin.lists.changelists import ERROR_LENGTH, Columns, ListAdmin, Rows, named
 from django_jobchains.admin.lists.filters import ChoiceFilter
 from django_jobchains.admin.lists.search import SearchResult
@@ -35,7 +34,7 @@ from django_jobchains.conf import get_settings
 from django_jobchains.exceptions import JobchainsError, ScheduleDeclaredInCode, ScheduleNotFound
 from django_jobchains.models import Chain, Schedule
 from django_jobchains.models.payload_fields import text_start
-from django_jobchains.text.humanize import number, span
+from django_jobchains.text.humanize import exact_time, number, span
 
 #: The columns that may be large.
 LARGE = ("input", "last_error")
@@ -367,7 +366,7 @@ def next_ticks(name: str, times: Timestamps) -> tuple[list[tuple[Any, str, str]]
         ticks = schedules.next_ticks(name)
     except (ScheduleNotFound, ZoneInfoNotFoundError, ValueError) as error:  # no cronsim here, or another tzdata
         return [], str(error)
-    shown = [(times.timestamp(tick), format_date(tick, EXACT_FORMAT), times.exact(tick)) for tick in ticks]
+    shown = [(times.timestamp(tick), exact_time(tick), times.exact(tick)) for tick in ticks]
     return shown, ""
 
 

@@ -11,8 +11,11 @@ from django.utils.translation import gettext
 from django_jobchains.text import humanize
 
 register = template.Library()
-for format_value in (humanize.number, humanize.age, humanize.ago, humanize.span, humanize.memory, humanize.clock_time):
+for format_value in (humanize.number, humanize.age, humanize.ago, humanize.span, humanize.memory):
     register.filter(format_value)
+
+
+register.filter(humanize.clock_time, expects_localtime=True)
 
 
 @register.filter
@@ -53,7 +56,7 @@ def count(context: dict[str, Any], facts: Any, name: str) -> str:
 @register.simple_tag(takes_context=True)
 def dashboard_url(context: dict[str, Any], kind: str = "", name: str = "") -> str:
     """Return the URL of the dashboard, or of the page of a "type" or "queue", or "" if the user may not view it."""
-    from django_jobchains.admin.dashboard.views import page_url
+    from django_jobchains.admin.dashboard.access import page_url
 
     page_admin = context.get("page_admin")
     return page_url(page_admin.admin_site, context["request"], kind, name) if page_admin else ""

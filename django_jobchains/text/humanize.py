@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from datetime import datetime
 from itertools import pairwise
 
-from django.utils import timezone
 from django.utils.formats import date_format, get_format, number_format
 from django.utils.translation import gettext
 
@@ -51,9 +50,14 @@ def ago(seconds: float) -> str:
 
 
 def clock_time(time: datetime) -> str:
-    """Format a local time with seconds, on a clock of 12 or 24 hours as in the project's format of times."""
+    """Format a time in its own zone with seconds, on a clock of 12 or 24 hours as in the project's format of times."""
     has_halves = set(get_format("TIME_FORMAT")) & set("aAfghP")
-    return date_format(timezone.localtime(time), "g:i:s a" if has_halves else "H:i:s")
+    return date_format(time, "g:i:s a" if has_halves else "H:i:s")
+
+
+def exact_time(time: datetime) -> str:
+    """Format a time in its own zone, with the date, seconds and the name of the zone."""
+    return f"{date_format(time, 'DATE_FORMAT')}, {clock_time(time)} {date_format(time, 'T')}"
 
 
 def memory(size: int) -> str:

@@ -3,12 +3,11 @@
 The tables are facts, up to a limited number of rows, which templates format.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Generic, Literal, TypeVar
-from urllib.parse import urlencode
 
 from django import forms
 from django.apps import apps
@@ -34,12 +33,15 @@ from django_jobchains.admin.base import (
     url_with,
 )
 from django_jobchains.admin.dashboard import charts
+from django_jobchains.admin.dashboard.access import DashboardAccess, access_of, page_url
 from django_jobchains.admin.dashboard.visible_figures import Failures, failing_types, visible_failures, visible_overview
 from django_jobchains.admin.record_admin import is_counted
 from django_jobchains.admin.visibility import LARGE, Visibility
 from django_jobchains.conf import get_settings
 from django_jobchains.db.times import Times
-from django_jobchains.models import Dashboard, Job, QueueState, Schedule, ScheduleQuerySet
+from django_jobchains.declare.labels import MAX_INPUT_LENGTH
+from django_jobchains.models import Job, QueueState, Schedule, ScheduleQuerySet
+from django_jobchains.models.payload_fields import short_text
 from django_jobchains.monitoring import (
     FailingType,
     Overview,
@@ -101,10 +103,11 @@ class RecordRow:
 
 @dataclass(frozen=True)
 class RunningRow:
-    """A running job. ``seconds``: since it was claimed."""
+    """A running job. ``seconds``: since it was claimed. ``label``: see ``JobType``."""
 
     job: Job
     seconds: float
+    label: str
 
     @property
     def step(self) -> int:
@@ -321,7 +324,14 @@ class _Figures:
         jobs = self.visibility.rows(Job).filter(**which).defer(*LARGE)
         found = longest_running(jobs, MAX_RUNNING)
         seen = {job.pk for job in self.visibility.seen([job for job, _ in found])}
-        return first_rows([RunningRow(job, seconds) for job, seconds in found if job.pk in seen], MAX_RUNNING_ROWS)
+        table = first_rows([pair for pair in found if pair[0].pk in seen], MAX_RUNNING_ROWS)
+        with_inputs = Job.objects.using(self.using).filter(pk__in=[job.pk for job, _ in table.rows])
+        inputs = dict(with_inputs.values_list("pk", short_text("input", MAX_INPUT_LENGTH))) if table.rows else {}
+        rows = [
+            RunningRow(job, seconds, self.visibility.payloads(job).label(job.type_name, inputs.get(job.pk)))
+            for job, seconds in table.rows
+        ]
+        return Table(tuple(rows), table.more)
 
     def period(self, range_: str, **which: str) -> tuple[charts.Period | None, datetime]:
         """Return the charts of a type or queue, and the database's time."""
@@ -333,22 +343,6 @@ class _Figures:
     def durations(self, column: str, name: str) -> list[Durations]:
         jobs = ended_jobs(self.visibility.rows(Job).defer(*LARGE), column, name)
         return durations(self.visibility.seen(jobs))
-
-
-class DashboardAccess(ReadOnlyAdmin):
-    """Decides who may see the dashboard: a part of the admin class of jobs."""
-
-    def has_dashboard_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may view the dashboard, which counts only visible jobs."""
-        return self.has_view_permission(request)
-
-    def visible_queues(self, request: HttpRequest) -> Collection[str] | None:
-        """Return the names of the queues that the dashboard shows to this user, or None for all.
-
-        By default, users from whom jobs are hidden see none. Whether the user may change a queue is decided by
-        ``may(request, "change_queuestate", queue)``.
-        """
-        return None if self.sees_all_rows(request) else ()
 
 
 class DashboardPages(ReadOnlyAdmin):
@@ -543,25 +537,6 @@ class DashboardPages(ReadOnlyAdmin):
             queue = QueueState.objects.using(using).get(pk=name)
             log_change(request, [queue], form.log_message(), verb=f"{verb} queue")
         messages.success(request, form.success_message())
-
-
-def access_of(site: AdminSite) -> DashboardAccess | None:
-    """Return the admin class of jobs on a site, if it can show a dashboard."""
-    admin = site.get_model_admin(Job) if site.is_registered(Job) else None
-    return admin if isinstance(admin, DashboardAccess) else None
-
-
-def page_url(site: AdminSite, request: HttpRequest, kind: str = "", name: str = "") -> str:
-    """Return the URL of the dashboard, or of the page of a "type" or "queue", or "" if the user may not view it."""
-    access = access_of(site)
-    if access is None or not (site.is_registered(Dashboard) and access.has_dashboard_permission(request)):
-        return ""
-    if kind == "queue":
-        shown = access.visible_queues(request)
-        if not (shown is None or name in shown):
-            return ""
-    address = reverse(f"admin:django_jobchains_dashboard_{kind or 'changelist'}", current_app=site.name)
-    return f"{address}?{urlencode({'name': name})}" if kind else address
 
 
 def _named(facts: Iterable[FactsT], name: str) -> FactsT | None:

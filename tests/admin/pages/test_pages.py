@@ -85,7 +85,7 @@ def test_times_have_their_exact_value_in_the_time_zone_of_the_user(open_page):
     [job] = rows.chain(1, created_at=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
     with override_settings(TIME_ZONE="Asia/Tokyo"):
         page = open_page(job)
-    assert '<time datetime="2026-01-02T03:04:05+00:00" title="2026-01-02 12:04:05 JST">' in page
+    assert '<time datetime="2026-01-02T03:04:05+00:00" title="Jan. 2, 2026, 12:04:05 p.m. JST">' in page
 
 
 @pytest.mark.parametrize("count", [1_000, pytest.param(10_000, marks=pytest.mark.slow)])

@@ -34,8 +34,8 @@ def test_the_next_ticks_are_in_both_time_zones(viewer, report, time):
         page = open_schedule(viewer, "nightly")
     ticks = cells(page)
     assert [tick[1:] for tick in ticks][:2] == [
-        ["2026-03-28 02:30:00 CET", "2026-03-27 21:30:00 EDT"],
-        ["2026-03-29 03:00:00 CEST", "2026-03-28 21:00:00 EDT"],
+        ["March 28, 2026, 2:30:00 a.m. CET", "March 27, 2026, 9:30:00 p.m. EDT"],
+        ["March 29, 2026, 3:00:00 a.m. CEST", "March 28, 2026, 9:00:00 p.m. EDT"],
     ]
     assert len(ticks) == 5
     assert "In your time zone (America/New_York)" in page.text
@@ -139,7 +139,7 @@ def test_the_last_chains_are_listed_with_their_ticks(viewer, report, time):
     page = open_schedule(viewer, "mine")
     assert [(row[0], row[1], row[4]) for row in cells(page)[5:]] == [
         ("pending", "run now", f"shop.report {run.id}"),
-        ("pending", "2026-06-01 10:01:00 UTC", f"shop.report {fired.id}"),
+        ("pending", "June 1, 2026, 10:01:00 a.m. UTC", f"shop.report {fired.id}"),
     ]
     assert fired.scheduled_for - start == timedelta(minutes=1)
     listed = open_list(viewer, "chain", page.links["All chains of this schedule"])
@@ -156,7 +156,7 @@ def test_the_pages_of_a_chain_and_its_job_name_the_schedule_and_the_tick(staff, 
     for page in (url("change", chain), url("change", job, "job")):
         shown = Page(viewer.get(page, follow=True))
         assert shown.links["mine/a b"] == address
-        assert "2026-06-01 10:01:00 UTC" in shown.text
+        assert "June 1, 2026, 10:01:00 a.m. UTC" in shown.text
         blind = Page(staff().get(page, follow=True))
         assert "mine/a b" in blind.text
         assert "mine/a b" not in blind.links
