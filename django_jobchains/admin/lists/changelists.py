@@ -6,8 +6,8 @@ page numbers and no "show all" link, so the cost of a page does not depend on th
 
 import json
 import re
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 from django.contrib import admin, messages
@@ -24,6 +24,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_jobchains.admin.base import ReadOnlyAdmin, TimeLimitExceeded, time_limit
+from django_jobchains.admin.dashboard.access import page_url
 from django_jobchains.admin.display import Timestamps
 from django_jobchains.admin.lists.filters import CHAIN_FILTERS, COUNT_SECONDS, JOB_FILTERS
 from django_jobchains.admin.lists.search import SearchResult, find
@@ -68,10 +69,16 @@ class Columns:
     #: The columns that a page leaves out if they are empty in all of its rows.
     optional: ClassVar[frozenset[str]] = frozenset()
 
-    def __init__(self, visibility: Visibility, using: str, site_name: str) -> None:
+    def __init__(self, visibility: Visibility, using: str, site_name: str, page_url: Callable[[str, str], str]) -> None:
+        """``page_url``: returns the URL of the page of a "type" or "queue", or "" without one."""
         self._visibility = visibility
         self._timestamps = Timestamps(using)
         self._site_name = site_name
+        self._page_url = page_url
+
+    def _page_link(self, kind: str, name: str) -> SafeString | str:
+        url = self._page_url(kind, name) if name else ""
+        return format_html('<a href="{}">{}</a>', url, name) if url else name
 
     def _attempts(self, job: Job) -> str:
         if job.finite_max_attempts is None:
@@ -113,8 +120,8 @@ class ChainColumns(Columns):
         return self._visibility.payloads(*rows).label(chain.type_name, chain.input_text)  # type: ignore[attr-defined]
 
     @admin.display(description=_("queue"))
-    def queue(self, chain: Chain) -> str:
-        return "" if _is_job_hidden(chain) else chain.current_job.queue
+    def queue(self, chain: Chain) -> SafeString | str:
+        return "" if _is_job_hidden(chain) else self._page_link("queue", chain.current_job.queue)
 
     @admin.display(description=_("age"), ordering="id")
     def created(self, chain: Chain) -> SafeString | str:
@@ -167,8 +174,8 @@ class JobColumns(Columns):
         return format_html('<a href="{}">{}</a>', url, named(step, chain_type))
 
     @admin.display(description=_("queue"))
-    def queue(self, job: Job) -> str:
-        return job.queue
+    def queue(self, job: Job) -> SafeString | str:
+        return self._page_link("queue", job.queue)
 
     @admin.display(description=_("age"), ordering="chain_id")
     def created(self, job: Job) -> SafeString | str:
@@ -325,7 +332,8 @@ class ListAdmin(ReadOnlyAdmin):
 
     def get_list_display(self, request: HttpRequest) -> list[Any]:
         """Return methods that depend on the request, which ``list_display`` does not get."""
-        columns = self.columns(self.visibility(request), get_settings().DATABASE, self.admin_site.name)
+        address = partial(page_url, self.admin_site, request)
+        columns = self.columns(self.visibility(request), get_settings().DATABASE, self.admin_site.name, address)
         return [getattr(columns, name) for name in columns.names]
 
     def get_list_display_links(self, request: HttpRequest, list_display: Sequence[Any]) -> list[Any]:

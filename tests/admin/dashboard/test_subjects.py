@@ -4,10 +4,12 @@ from datetime import timedelta
 
 import pytest
 
-from django_jobchains import queues
-from django_jobchains.models import Job, QueueState
+from django_jobchains import queues, schedules
+from django_jobchains.admin import JobAdmin
+from django_jobchains.models import Chain, Job, QueueState, Schedule
 from django_jobchains.monitoring import durations as module
-from tests.admin.browsing import Page, open_dashboard, subject
+from tests.admin.browsing import Page, open_dashboard, open_list, subject, url
+from tests.support.chains import mail
 from tests.support.jobs import MAIL, SHIP, alter, create, database_now, failed_try, finished, running
 from tests.support.throughput import tally
 
@@ -112,3 +114,29 @@ def test_it_takes_a_constant_number_of_statements(viewer, store, fail, kind, siz
         fail(f"shop.type_{number}", queue="mail")
     with django_assert_max_num_queries(15):
         open_dashboard(viewer, subject(kind, SHIP if kind == "type" else "mail"))
+
+
+def test_lists_and_pages_link_the_pages_of_their_types_and_queues(superuser, store):
+    [job] = running(store, 1, queue="mail")
+    schedules.create("nightly", mail, every=60, queue="mail")
+    to_type, to_queue = subject("type", SHIP), subject("queue", "mail")
+    chain, schedule = Chain.objects.get(pk=job.id), Schedule.objects.get()
+    for row, address in ((chain, to_type), (Job.objects.get(), to_type), (schedule, subject("type", mail.name))):
+        model = row._meta.model_name
+        page = open_dashboard(superuser, url("change", row, model))
+        assert {address, to_queue} <= set(addresses(page)), model
+    for model in ("chain", "job"):
+        assert to_queue in addresses(open_list(superuser, model))
+        assert to_type in addresses(open_list(superuser, model, {"type": SHIP}))
+
+
+def test_names_are_no_links_without_the_dashboard(viewer, store, monkeypatch):
+    [job] = running(store, 1, queue="mail")
+    monkeypatch.setattr(JobAdmin, "has_dashboard_permission", lambda self, request: False)
+    for page in (open_list(viewer, "job"), open_dashboard(viewer, url("change", Chain(pk=job.id), "chain"))):
+        assert "mail" in page.text
+        assert not [address for address in addresses(page) if "/dashboard/" in address]
+
+
+def addresses(page):
+    return [link.attributes.get("href", "") for link in page.root.all("a")]

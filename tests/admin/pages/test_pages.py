@@ -53,7 +53,7 @@ def test_steps_are_in_order_and_the_current_one_is_marked(open_page):
         (
             "failed",
             {"queue": "mail"},
-            ['status-failed">failed</span>', "<dd>mail</dd>", "9.0 s in total"],
+            ['status-failed">failed</span>', ">mail</a></dd>", "9.0 s in total"],
             [],
         ),
         ("pending", {"deduplication_key": "order-17"}, ["<code>order-17</code>"], []),
