@@ -62,7 +62,7 @@ def test_it_is_found_from_the_index_and_leads_to_types_and_queues(busy, visit):
     expect(page.get_by_role("row", name="shop.charge").first).to_contain_text("400 ms")
     page.goto(list_of("job"))
     page.locator(".object-tools").get_by_role("link", name="Dashboard").click()
-    page.get_by_role("row", name="orders").get_by_role("link", name="orders").first.click()
+    page.locator("#jobchains-dashboard").get_by_role("link", name="orders", exact=True).first.click()
     expect(page.locator("h1").last).to_have_text("orders")
     page.get_by_role("link", name="All jobs").click()
     expect(page).to_have_url(f"{busy.url}{list_of('job')}?queue=orders")

@@ -9,7 +9,6 @@ from django_jobchains.admin import JobAdmin
 from django_jobchains.models import Chain, Job, QueueState, Schedule
 from django_jobchains.monitoring import durations as module
 from tests.admin.browsing import Page, open_dashboard, open_list, subject, url
-from tests.support.chains import mail
 from tests.support.jobs import MAIL, SHIP, alter, create, database_now, failed_try, finished, running
 from tests.support.throughput import tally
 
@@ -116,12 +115,13 @@ def test_it_takes_a_constant_number_of_statements(viewer, store, fail, kind, siz
         open_dashboard(viewer, subject(kind, SHIP if kind == "type" else "mail"))
 
 
-def test_lists_and_pages_link_the_pages_of_their_types_and_queues(superuser, store):
+def test_lists_and_pages_link_the_pages_of_their_types_and_queues(superuser, store, processors):
     [job] = running(store, 1, queue="mail")
-    schedules.create("nightly", mail, every=60, queue="mail")
+    kind = processors.register("shop.report")(lambda job: None)
+    schedules.create("nightly", kind, every=60, queue="mail")
     to_type, to_queue = subject("type", SHIP), subject("queue", "mail")
     chain, schedule = Chain.objects.get(pk=job.id), Schedule.objects.get()
-    for row, address in ((chain, to_type), (Job.objects.get(), to_type), (schedule, subject("type", mail.name))):
+    for row, address in ((chain, to_type), (Job.objects.get(), to_type), (schedule, subject("type", "shop.report"))):
         model = row._meta.model_name
         page = open_dashboard(superuser, url("change", row, model))
         assert {address, to_queue} <= set(addresses(page)), model
