@@ -26,16 +26,15 @@ from django_jobchains.admin.base import (
     time_limit,
     url_with,
 )
-from django_jobchains.admin.dashboard.views import RunningRow, Table, access_of, first_rows
+from django_jobchains.admin.dashboard.access import access_of
+from django_jobchains.admin.dashboard.views import RunningRow, Table, running_rows
 from django_jobchains.admin.display import PERMISSION
-from django_jobchains.admin.visibility import LARGE
 from django_jobchains.conf import get_settings
 from django_jobchains.declare.limits import MAX_LIMIT
 from django_jobchains.declare.registry import get_registry
 from django_jobchains.exceptions import JobchainsError
 from django_jobchains.limits import LimitFacts
 from django_jobchains.models import Job, LimitOverride, QueueState
-from django_jobchains.monitoring.facts import MAX_RUNNING, longest_running
 from django_jobchains.monitoring.limits import COUNT_TO
 from django_jobchains.store.deduplication import TENANT_SEPARATOR as SEPARATOR
 
@@ -126,11 +125,9 @@ class LimitAdmin(ReadOnlyAdmin):
         limit = next((each for each in page.limits if (each.name, each.kind == "queue") == (name, is_queue)), None)
         if limit is None:
             raise Http404
-        visibility = self.visibility(request)
-        found = longest_running(_holding(visibility.rows(Job), limit).defer(*LARGE), MAX_RUNNING)
-        seen = {job.pk for job in visibility.seen([job for job, _seconds in found])}
-        rows = [RunningRow(job, seconds) for job, seconds in found if job.pk in seen]
-        running = None if limit.kind == "records" else first_rows(rows, MAX_HOLDERS)
+        visibility, running = self.visibility(request), None
+        if limit.kind != "records":
+            running = running_rows(visibility, _holding(visibility.rows(Job), limit), MAX_HOLDERS)
         return LimitPage((limit,), page.is_whole, running, self._may_change(request, limit.name, is_queue=is_queue))
 
     def _may_change(self, request: HttpRequest, name: str, *, is_queue: bool) -> bool:

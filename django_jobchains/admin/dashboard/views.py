@@ -15,6 +15,7 @@ from django.contrib import messages
 from django.contrib.admin import AdminSite
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import transaction
+from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed
 from django.shortcuts import redirect
 from django.urls import URLPattern, path, reverse
@@ -155,6 +156,20 @@ def _list_url(label: str, site: AdminSite) -> str:
         return ""
     name = f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist"
     return reverse(name, current_app=site.name)
+
+
+def running_rows(visibility: Visibility, jobs: QuerySet[Job], limit: int) -> Table[RunningRow]:
+    """Return the running ones of some jobs that the user may see, longest first."""
+    found = longest_running(jobs.defer(*LARGE), MAX_RUNNING)
+    seen = {job.pk for job in visibility.seen([job for job, _seconds in found])}
+    table = first_rows([(job, seconds) for job, seconds in found if job.pk in seen], limit)
+    shown = Job.objects.filter(pk__in=[job.pk for job, _seconds in table.rows])
+    inputs = dict(shown.values_list("pk", short_text("input", MAX_INPUT_LENGTH))) if table.rows else {}
+    rows = [
+        RunningRow(job, seconds, visibility.payloads(job).label(job.type_name, inputs.get(job.pk)))
+        for job, seconds in table.rows
+    ]
+    return Table(tuple(rows), table.more)
 
 
 MAX_SLOTS = 2**31 - 1
@@ -320,18 +335,8 @@ class _Figures:
         return replace(kind, last_error=self.visibility.payloads(*rows).error_line(kind.last_error))
 
     def running(self, **which: str) -> Table[RunningRow]:
-        """Return the visible running jobs, of a type or a queue, longest first."""
-        jobs = self.visibility.rows(Job).filter(**which).defer(*LARGE)
-        found = longest_running(jobs, MAX_RUNNING)
-        seen = {job.pk for job in self.visibility.seen([job for job, _ in found])}
-        table = first_rows([pair for pair in found if pair[0].pk in seen], MAX_RUNNING_ROWS)
-        with_inputs = Job.objects.using(self.using).filter(pk__in=[job.pk for job, _ in table.rows])
-        inputs = dict(with_inputs.values_list("pk", short_text("input", MAX_INPUT_LENGTH))) if table.rows else {}
-        rows = [
-            RunningRow(job, seconds, self.visibility.payloads(job).label(job.type_name, inputs.get(job.pk)))
-            for job, seconds in table.rows
-        ]
-        return Table(tuple(rows), table.more)
+        """Return the visible running jobs, of a type or a queue."""
+        return running_rows(self.visibility, self.visibility.rows(Job).filter(**which), MAX_RUNNING_ROWS)
 
     def period(self, range_: str, **which: str) -> tuple[charts.Period | None, datetime]:
         """Return the charts of a type or queue, and the database's time."""
