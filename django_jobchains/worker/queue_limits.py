@@ -62,6 +62,8 @@ class ServedQueues:
         self.limited: Mapping[str, LimitedQueue] = {}
         #: Those of them that had no free place in the last claim. A hint follows when one becomes free.
         self._full: set[str] = set()
+        #: Whether another worker was deciding about the queue in the last call of ``start``.
+        self.met_lock = False
         #: Whether a due job may be waiting for the end of any attempt. Read by any thread.
         self.has_limits = bool(own_limits)
 
@@ -90,6 +92,7 @@ class ServedQueues:
 
         If the queue has a limit that holds for all workers, this is done in a transaction that decides about it.
         """
+        self.met_lock = False
         if within is None:
             return start(limit)
 
@@ -100,7 +103,9 @@ class ServedQueues:
             return []
 
         self._full.discard(within.name)
-        return self._store.queues.start_within(within, start_some) or []
+        found = self._store.queues.start_within(within, start_some)
+        self.met_lock = found is None
+        return found or []
 
     def room_in(self, name: str, room: int) -> int:
         """Return how many of the free slots may run records of a queue. The statement itself skips paused queues."""

@@ -383,7 +383,7 @@ class RecordSource:
     @property
     def met_lock(self) -> bool:
         """Whether another worker was deciding about a limit in the last dequeue, so that there may be free places."""
-        return self._rotation.met_lock
+        return self._rotation.met_lock or self._queues.met_lock
 
     def _attempts(
         self, found: list[Dequeued], since: float, options: dict[str, Any]

@@ -10,6 +10,7 @@ from django.test import override_settings
 from django_jobchains import chains, limits, queues
 from django_jobchains.models import Job
 from django_jobchains.testing import run_due_jobs
+from tests.support.connections import holding
 from tests.support.statements import statements_of_others
 from tests.support.waiting import stays, until, until_completed
 from tests.support.workers import completed
@@ -270,6 +271,23 @@ def test_own_slots_of_a_worker_are_limited_beside_the_queue(enqueue, held, start
 def test_invalid_own_slots_are_refused(quick, make_worker, given, message):
     with pytest.raises(ImproperlyConfigured, match=message):
         make_worker(queue_slots=given)
+
+
+@pytest.mark.postgresql
+def test_a_queue_that_another_worker_decides_about_is_tried_again_soon(quick, make_worker):
+    """It is not full, so the next due time includes its jobs, and records are queried again."""
+    queues.set_limit("slow", 1)
+    quick.enqueue(queue="slow")
+    served = make_worker().components.context.queues
+    served.claims_for(1)
+    limited = served.limited["slow"]
+    other = holding(lambda store: store.queues.start_within(limited, lambda places: [places]))
+    assert served.start(limited, 1, lambda limit: [limit]) == []
+    assert served.met_lock
+    assert served.open() == (None, [])
+    assert other.result() == [1]
+    assert served.start(limited, 1, lambda limit: [limit]) == [1]
+    assert not served.met_lock
 
 
 def test_a_limit_of_0_starts_nothing(quick, start_worker):
