@@ -10,8 +10,11 @@ from django_jobchains.cli import converters
 from django_jobchains.cli.screen import Column, ElapsedTimes, counted, first_line, status_cell
 from django_jobchains.cli.subcommand import Invocation, Subcommand
 from django_jobchains.db.keyset import MAX_PAGE_SIZE
+from django_jobchains.declare.labels import MAX_INPUT_LENGTH, label_of
+from django_jobchains.declare.registry import get_registry
 from django_jobchains.exceptions import InvalidCursor
 from django_jobchains.models.jobs import ShownStatus, shown_status
+from django_jobchains.models.payload_fields import short_text
 from django_jobchains.text.humanize import span
 
 #: The limit of the rows that are shown at once.
@@ -68,6 +71,8 @@ class ListCommand(Subcommand):
 def _rows(call: Invocation) -> tuple[list[Any], str | None]:
     """Read as many pages as needed. Return the rows and the next cursor."""
     listing, cursor = _listing(call), call["after"]
+    if call.screen.form == "table":
+        listing = listing.annotate(input_text=short_text("input", MAX_INPUT_LENGTH))
     rows: list[Any] = []
     while True:
         try:
@@ -104,12 +109,18 @@ def _listing(call: Invocation) -> Any:
     return listing.defer("input", "output", *([] if call["jobs"] else ["current_job__output"]))
 
 
+def _label(row: Chain | Job) -> str:
+    return label_of(get_registry().find(row.type_name), row.input_text)  # type: ignore[union-attr]  # annotated
+
+
 def _table(rows: list[Any], cursor: str | None, call: Invocation) -> None:
     screen = call.screen
     if not rows:
         screen.line(f"No {'jobs' if call['jobs'] else 'chains'}.")
         return
-    screen.table((_job_columns if call["jobs"] else _chain_columns)(screen.times), rows)
+    columns = (_job_columns if call["jobs"] else _chain_columns)(screen.times)
+    has_labels = any(map(_label, rows))
+    screen.table([column for column in columns if has_labels or column.value is not _label], rows)
     if cursor:
         screen.out.write("")
         screen.out.write(f"More: --after {cursor}")
@@ -127,6 +138,7 @@ def _chain_columns(times: ElapsedTimes) -> tuple[Column, ...]:
         Column("CHAIN", lambda chain: str(chain.id)),
         Column("STATUS", lambda chain: status_cell(shown_status(chain.current_job, times))),
         Column("TYPE", lambda chain: chain.type_name, min_width=8),
+        Column("LABEL", _label, min_width=8, is_optional=True),
         Column("CREATED", lambda chain: times.ago(chain.created_at), is_number=True, is_optional=True),
         Column("DURATION", duration, is_number=True, is_optional=True),
         Column("STEP", lambda chain: str(chain.current_job.chain_index + 1), is_number=True, is_optional=True),
@@ -140,6 +152,7 @@ def _job_columns(times: ElapsedTimes) -> tuple[Column, ...]:
         Column("JOB", lambda job: str(job.id)),
         Column("STATUS", lambda job: status_cell(shown_status(job, times))),
         Column("TYPE", lambda job: job.type_name, min_width=8),
+        Column("LABEL", _label, min_width=8, is_optional=True),
         Column("CREATED", lambda job: times.ago(job.created_at), is_number=True, is_optional=True),
         Column("STEP", lambda job: str(job.chain_index + 1), is_number=True, is_optional=True),
         Column("ATTEMPT", lambda job: str(job.attempt), is_number=True, is_optional=True),

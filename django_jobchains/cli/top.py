@@ -7,6 +7,7 @@ from argparse import ArgumentParser
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
+from uuid import UUID
 
 from django.core.management.base import OutputWrapper
 from django.db import Error as DatabaseError
@@ -26,8 +27,10 @@ from django_jobchains.cli.status import (
     workers_section,
 )
 from django_jobchains.cli.subcommand import Invocation, Subcommand
+from django_jobchains.declare.labels import label_of
+from django_jobchains.declare.registry import get_registry
 from django_jobchains.monitoring import Overview, RecordFacts, Throughput, overview, record_overview, throughput
-from django_jobchains.monitoring.facts import longest_running
+from django_jobchains.monitoring.facts import label_inputs, longest_running
 from django_jobchains.text.humanize import number, span
 
 #: How many running jobs are shown: those that have been running longest.
@@ -41,6 +44,8 @@ class Snapshot:
     #: Jobs, and for how many seconds they have been running.
     running: list[tuple[Job, float]]
     records: tuple[RecordFacts, ...]
+    #: The stored inputs of the running jobs by their ids, for their labels.
+    inputs: dict[UUID, str | None]
 
 
 class TopCommand(Subcommand):
@@ -68,7 +73,8 @@ class TopCommand(Subcommand):
 
 def snapshot(using: str) -> Snapshot:
     running = longest_running(Job.objects.using(using).defer("input", "output"), MAX_SHOWN)
-    return Snapshot(overview(using), throughput(using), running, record_overview(using))
+    inputs = label_inputs([job for job, _ in running], using)
+    return Snapshot(overview(using), throughput(using), running, record_overview(using), inputs)
 
 
 def _show(found: Snapshot, screen: Screen) -> None:
@@ -96,6 +102,10 @@ def _job_json(job: Job, seconds: float) -> dict[str, Any]:
             "worker": job.leased_by, "running_seconds": seconds}  # fmt: skip
 
 
+def _label(job: Job, found: Snapshot) -> str:
+    return label_of(get_registry().find(job.type_name), found.inputs.get(job.id))
+
+
 def _sections(found: Snapshot) -> Iterator[Section]:
     yield workers_section(found.overview)
     yield pools_section(found.overview)
@@ -103,6 +113,7 @@ def _sections(found: Snapshot) -> Iterator[Section]:
     yield records_section(found.overview, found.records)
     columns = (
         Column("TYPE", lambda row: row[0].type_name, min_width=10),
+        Column("LABEL", lambda row: _label(row[0], found), min_width=8, is_optional=True),
         Column("RUNNING", lambda row: span(row[1]), is_number=True),
         Column("ATTEMPT", lambda row: number(row[0].attempt), is_number=True),
         Column("WORKER", lambda row: row[0].leased_by or "", min_width=8),

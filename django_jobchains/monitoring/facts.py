@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
+from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.db import DatabaseError, connections, transaction
@@ -18,8 +19,10 @@ from django.db.models.functions import Now
 
 from django_jobchains.conf import get_settings
 from django_jobchains.db.setup import is_column_missing, is_table_missing
+from django_jobchains.declare.labels import MAX_INPUT_LENGTH
 from django_jobchains.declare.registry import get_registry
 from django_jobchains.models import Job, Schedule, ScheduleQuerySet
+from django_jobchains.models.payload_fields import short_text
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.records.operations import RecordQuerySet
 from django_jobchains.statuses import Status
@@ -334,6 +337,12 @@ def longest_running(jobs: QuerySet[Job], limit: int) -> list[tuple[Job, float]]:
     rows: Any = running.order_by("leased_until")[:MAX_RUNNING]  # Their index has this order.
     found = [(job, (job.now - job.last_attempt_at).total_seconds()) for job in rows if job.last_attempt_at]
     return sorted(found, key=lambda pair: -pair[1])[:limit]
+
+
+def label_inputs(jobs: Iterable[Job], using: str) -> dict[UUID, str | None]:
+    """Return the stored inputs of a few jobs for their labels, by their ids. A long one is None."""
+    rows = Job.objects.using(using).filter(pk__in=[job.pk for job in jobs])
+    return dict(rows.annotate(text=short_text("input", MAX_INPUT_LENGTH)).values_list("pk", "text"))
 
 
 def troubled_schedules(rows: ScheduleQuerySet) -> list[Schedule]:

@@ -120,6 +120,14 @@ def test_json_has_the_same_keys_for_every_state_and_times_in_utc(run, store, set
         assert row["current_job"]["run_at"].endswith("Z")
 
 
+def test_rows_have_the_labels_of_their_types(run, store):
+    ship.enqueue()
+    assert "LABEL" not in run("list", width=200).out
+    ship.enqueue({"to": "x", "password": "hunter2"})
+    for options in ([], ["--jobs"]):
+        assert "to: x, password: ********" in run("list", *options, width=200).out
+
+
 @pytest.mark.parametrize("width", [60, 80, 100, 140])
 def test_a_row_fits_the_terminal_and_contains_the_whole_id(run, store, width):
     chain = failed(store)

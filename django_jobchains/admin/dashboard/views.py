@@ -40,9 +40,7 @@ from django_jobchains.admin.record_admin import is_counted
 from django_jobchains.admin.visibility import LARGE, Visibility
 from django_jobchains.conf import get_settings
 from django_jobchains.db.times import Times
-from django_jobchains.declare.labels import MAX_INPUT_LENGTH
 from django_jobchains.models import Job, QueueState, Schedule, ScheduleQuerySet
-from django_jobchains.models.payload_fields import short_text
 from django_jobchains.monitoring import (
     FailingType,
     Overview,
@@ -58,7 +56,7 @@ from django_jobchains.monitoring import (
     throughput,
 )
 from django_jobchains.monitoring.durations import SAMPLE_SIZE, Durations, durations, ended_jobs
-from django_jobchains.monitoring.facts import MAX_RUNNING, longest_running, troubled_schedules
+from django_jobchains.monitoring.facts import MAX_RUNNING, label_inputs, longest_running, troubled_schedules
 from django_jobchains.monitoring.problems import Problem, about_jobs, find_problems, summarized
 from django_jobchains.monitoring.throughput import WEEK_HOURS, hourly_totals
 from django_jobchains.store import get_store
@@ -163,8 +161,7 @@ def running_rows(visibility: Visibility, jobs: QuerySet[Job], limit: int) -> Tab
     found = longest_running(jobs.defer(*LARGE), MAX_RUNNING)
     seen = {job.pk for job in visibility.seen([job for job, _seconds in found])}
     table = first_rows([(job, seconds) for job, seconds in found if job.pk in seen], limit)
-    shown = Job.objects.filter(pk__in=[job.pk for job, _seconds in table.rows])
-    inputs = dict(shown.values_list("pk", short_text("input", MAX_INPUT_LENGTH))) if table.rows else {}
+    inputs = label_inputs([job for job, _seconds in table.rows], get_settings().DATABASE)
     rows = [
         RunningRow(job, seconds, visibility.payloads(job).label(job.type_name, inputs.get(job.pk)))
         for job, seconds in table.rows
