@@ -186,8 +186,8 @@ def _counts_sql(span: int, spans: int) -> str:
     start = f"to_timestamp(floor(extract(epoch FROM now()) / {span}) * {span}) - n * interval '{span} s'"
     return f"""
         INSERT INTO {AttemptCount._meta.db_table}
-               (span, starts_at, type_name, completed, failed, crashed, seconds, longest_seconds)
-        SELECT {span}, {start}, name, {span} / (1 + t % 20), t % 3, t % 2, {span} * 0.2 / (1 + t % 17), t % 40
+               (span, starts_at, type_name, queue, completed, failed, crashed, jobs_failed, seconds, longest_seconds)
+        SELECT {span}, {start}, name, '', {span} / (1 + t % 20), t % 3, t % 2, 0, {span} * 0.2 / (1 + t % 17), t % 40
         FROM generate_series(0, {spans} - 1) AS n,
              (SELECT name, row_number() OVER (ORDER BY name) AS t FROM ({_types_sql()}) AS named) AS types
     """

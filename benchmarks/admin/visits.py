@@ -38,11 +38,12 @@ def all_visits() -> Iterator[Visit]:
     for title, chain in JOBS.items():
         yield _page("Page of a job", title, _change_url("job", chain))
     yield _page("Dashboard", "the page", lambda places: reverse(f"admin:{APP}_dashboard_changelist"))
-    yield _page(
-        "Dashboard",
-        "the part that refreshes itself",
-        lambda places: f"{reverse(f'admin:{APP}_dashboard_changelist')}?fragment=1",
-    )
+    for title, page, query in (
+        ("the part that refreshes itself", "changelist", "fragment=1"),
+        ("the most common type", "type", f"range=week&name={COMMON}"),
+        ("the most common queue", "queue", f"range=week&name={COMMON_QUEUE}"),
+    ):
+        yield _page("Dashboard", title, _dashboard_url(page, query))
     yield from _questions()
     yield from _actions()
 
@@ -54,6 +55,10 @@ def _lists(name: str) -> Iterator[Visit]:
     yield _page(group, "all, the oldest first", _list_url(name, _fixed(o=AGE_COLUMN[name]), is_deep=False))
     for title, query in PAGED.items():
         yield _page(group, f"{title}, far from the first page", _list_url(name, query, is_deep=True))
+
+
+def _dashboard_url(page: str, query: str) -> Callable[[Places], str]:
+    return lambda places: f"{reverse(f'admin:{APP}_dashboard_{page}')}?{query}"
 
 
 def _fixed(**query: object) -> Query:
