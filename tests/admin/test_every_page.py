@@ -42,6 +42,8 @@ def test_nothing_on_any_page_is_blocked(superuser, record_workers, monkeypatch):
     others = [url("enqueue"), url("changelist") + "?q=nothing", "/admin/", url("changelist", model=Upload)]
     others += [url(page, schedule, "schedule") for page in ("change", "edit", "pause", "history")]
     others += [url("changelist", model="schedule"), f"{url('add', model='schedule')}?type=shop.timed"]
+    limits = url("changelist", model="limitoverride")
+    others += [limits, f"{limits}limit/?kind=queue&name=mail"]
     addresses = [page(world) for page in PAGES.values()] + [url("change", record), verb_url("cancel", record), *others]
     pages = [superuser.get(address, follow=True) for address in addresses]
     pages += [choose_action(superuser, verb, [world.plain, world.stepped[0]]) for verb in ("delete", "complete")]

@@ -6,8 +6,8 @@ One model inherits the columns, one hides rows, and the columns of one have othe
 from django.contrib import admin
 from django.urls import path
 
-from django_jobchains.admin import ChainAdmin, DashboardAdmin, JobAdmin, JobRecordAdmin, ScheduleAdmin
-from django_jobchains.models import Chain, Dashboard, Job, Schedule
+from django_jobchains.admin import ChainAdmin, DashboardAdmin, JobAdmin, JobRecordAdmin, LimitAdmin, ScheduleAdmin
+from django_jobchains.models import Chain, Dashboard, Job, LimitOverride, Schedule
 from django_jobchains.records.operations import record_types_of
 from tests.records.models import Export, Letter, Upload
 
@@ -61,6 +61,7 @@ site.register(Chain, ChainAdmin)
 site.register(Job, JobAdmin)
 site.register(Dashboard, DashboardAdmin)
 site.register(Schedule, ScheduleAdmin)
+site.register(LimitOverride, LimitAdmin)
 
 urlpatterns = [path("admin/", site.urls)]
 
