@@ -38,7 +38,7 @@ def test_pages_show_the_configured_database(superuser, chain_id):
         ("admin:django_jobchains_chain_change", (chain_id,)),
         ("admin:django_jobchains_job_change", (chain_id,)),
     ):
-        reply = superuser.get(reverse(page, args=args))
+        reply = superuser.get(reverse(page, args=args), follow=True)
         assert reply.status_code == 200
         assert str(chain_id) in reply.text
     assert "mail" in superuser.get(reverse("admin:django_jobchains_dashboard_changelist")).text

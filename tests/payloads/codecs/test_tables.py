@@ -183,7 +183,7 @@ def test_the_admin_shows_payloads_with_the_permission_or_the_reason(shop, staff,
         reverse("admin:django_jobchains_chain_complete", args=[chain.id]),
     ]
     with codec(key):
-        pages = {address: client.get(address).content.decode() for address in addresses}
+        pages = {address: client.get(address, follow=True).content.decode() for address in addresses}
     for address, page in pages.items():
         assert "jobchains-codec" not in page, address
         assert (CANARY in page) == (shown == CANARY), address
