@@ -67,7 +67,7 @@ def _fixed(**query: object) -> Query:
 
 PAGED: dict[str, Query] = {
     "all": _fixed(),
-    **{f"{status}": _fixed(status=status) for status in (*map(str, Status.values), "open")},
+    **{f"{status}": _fixed(status=status) for status in (*map(str, Status.values), "incomplete")},
     "the most common type": _fixed(type=COMMON),
     "a type of later steps": _fixed(type=LATER),
     "a type of one long chain": _fixed(type=LOOP),
@@ -77,7 +77,7 @@ PAGED: dict[str, Query] = {
     "the most common type, blocked": _fixed(type=COMMON, status="blocked"),
     "the most common type, cancelled": _fixed(type=COMMON, status="cancelled"),
     "the most common type, completed": _fixed(type=COMMON, status="completed"),
-    "the most common type, open": _fixed(type=COMMON, status="open"),
+    "the most common type, incomplete": _fixed(type=COMMON, status="incomplete"),
     "a type that never fails, failed": _fixed(type=RELIABLE, status="failed"),
     "a type that often fails, failed": _fixed(type=FAILING, status="failed"),
     "a type of later steps, failed": _fixed(type=LATER, status="failed"),
@@ -89,7 +89,7 @@ PAGED: dict[str, Query] = {
     "the most common queue": _fixed(queue=COMMON_QUEUE),
     **{
         f"the most common queue, {status}": _fixed(queue=COMMON_QUEUE, status=status)
-        for status in ("failed", "open", "completed")
+        for status in ("failed", "incomplete", "completed")
     },
     "a queue with one chain": _fixed(queue=HUB),
     "a queue with one chain, failed": _fixed(queue=HUB, status="failed"),
@@ -202,7 +202,7 @@ def _list_url(name: str, query: Query, *, is_deep: bool) -> Callable[[Places], s
 
 def _page(group: str, title: str, url: Callable[[Places], str]) -> Visit:
     def request(client: Client, places: Places) -> HttpResponseBase:
-        response: Any = client.get(url(places))
+        response: Any = client.get(url(places), follow=True)
         return response  # type: ignore[no-any-return]
 
     return Visit(group, title, request)
