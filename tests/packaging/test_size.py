@@ -21,51 +21,51 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 #: makes one smaller lowers its budget.
 BUDGETS = {
     "worker": 5760,
-    "store": 5122,
-    "admin": 3900,
-    "cli": 1870,
+    "store": 5636,
+    "admin": 4580,
+    "cli": 2074,
     "telemetry": 1770,
     "children": 1720,
     "attempts": 1530,
     "notifications": 1790,
-    "declare": 1545,
-    "testing": 970,
-    "records": 900,
+    "declare": 1807,
+    "testing": 1019,
+    "records": 946,
     "chains": 670,
-    "models": 837,
+    "models": 936,
     "handlers": 560,
-    "monitoring": 545,
-    "db": 580,
-    "text": 500,
-    "migrations": 599,
+    "monitoring": 760,
+    "db": 626,
+    "text": 529,
+    "migrations": 655,
     "payloads": 590,
     "management": 400,
     "middleware": 340,
     "exceptions": 250,
-    "conf": 160,
-    "values": 120,
+    "conf": 171,
+    "values": 140,
     "isolation": 110,
     "contrib": 90,
     "http_retries": 45,
     "context": 70,
     "statuses": 60,
     "queues": 50,
-    "limits": 60,
+    "limits": 71,
     "pools": 50,
     "templatetags": 40,
-    "__init__": 40,
+    "__init__": 49,
     "processors": 40,
     "apps": 38,
     "pytest_plugin": 22,
-    "tasks_backend": 632,
+    "tasks_backend": 685,
     "schedules": 369,
 }
-MAX_CODE = 42_000
-MAX_LINES = 60_000
-MAX_FILES = 300
+MAX_CODE = 37_396
+MAX_LINES = 52_828
+MAX_FILES = 260
 MAX_LINES_OF_A_FILE = 700
 #: The number of private functions of up to three lines that only one function calls.
-MAX_SHORT_FUNCTIONS = 75
+MAX_SHORT_FUNCTIONS = 62
 IGNORED_TOKENS = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 
@@ -74,7 +74,7 @@ def test_no_entry_exceeds_its_budget() -> None:
     for path in FILES:
         code[path.relative_to(PACKAGE).parts[0].removesuffix(".py")] += code_lines(path)
     assert code.keys() == BUDGETS.keys()
-    assert not {name: lines for name, lines in code.items() if lines > BUDGETS[name] * 1.5}
+    assert not {name: lines for name, lines in code.items() if lines > BUDGETS[name] * 1.05}
 
 
 def test_the_package_is_small() -> None:
