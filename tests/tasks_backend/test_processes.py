@@ -37,7 +37,7 @@ def test_a_task_runs_again_after_its_worker_was_killed(start_tasks):
     assert (result.status, result.return_value, result.attempts) == (TaskResultStatus.SUCCESSFUL, 2, 2)
     assert len(set(result.worker_ids)) == 2
     assert [error.exception_class_path for error in result.errors] == ["django_jobchains.exceptions.LeaseLost"]
-    assert Effect.objects.filter(job_id=result.id).count() == 1
+    assert Effect.objects.filter(job_id=result.id, label="written").count() == 1
 
 
 def test_tasks_in_child_processes(start_tasks):

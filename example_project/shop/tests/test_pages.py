@@ -189,7 +189,7 @@ class OtherPagesTests(TestCase):
         ]
         for name, arguments in names:
             with self.subTest(name):
-                page = self.client.get(reverse(name, args=arguments))
+                page = self.client.get(reverse(name, args=arguments), follow=True)
                 assert page.status_code == 200
                 assert page.headers["Content-Security-Policy"] == POLICY
                 assert not INLINE.search(page.content.decode())
