@@ -1,5 +1,6 @@
 """``manage.py open_shop``, the command that ``make shop`` runs: the shop and its worker, until Ctrl-C."""
 
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -32,6 +33,8 @@ class Command(BaseCommand):
     def handle(self, *args: Any, address: str, health_port: int, **options: Any) -> None:
         if not settings.DEBUG:
             raise CommandError("This command creates a user with a known password. It only runs with DEBUG.")
+        for number in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: some programs start others with it ignored.
+            signal.signal(number, signal.default_int_handler)
         call_command("migrate", verbosity=0, interactive=False)
         if not User.objects.filter(username=STAFF).exists():
             User.objects.create_superuser(STAFF, password=PASSWORD)
@@ -43,7 +46,7 @@ class Command(BaseCommand):
                 # In this process, so that Ctrl-C reaches both, and none is left behind.
                 call_command("runserver", address, use_reloader=False, skip_checks=True)
             finally:
-                # The worker has received Ctrl-C too. A second signal soon after the first one counts as its copy.
+                # After Ctrl-C, the worker has received the signal too. A second one soon after it counts as its copy.
                 process.terminate()
                 try:
                     process.wait(STOP_SECONDS)
