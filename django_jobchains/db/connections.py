@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import wraps
+from logging import getLogger
 from typing import Any, ParamSpec, TypeVar
 
 from django.conf import settings
@@ -15,7 +16,10 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
+from django_jobchains.db import libpq
 from django_jobchains.exceptions import ConnectionLost, TransactionLeftOpen
+
+logger = getLogger("django_jobchains")
 
 #: Values of libpq's transaction status: after an error, and of a broken connection.
 _IN_ERROR = 3
@@ -211,6 +215,12 @@ _is_own: ContextVar[bool] = ContextVar("jobchains_own_statements", default=False
 
 #: Entries of Django's ``execute_wrappers`` that ignore own statements. The store may bypass them.
 ignoring_own_statements: set[Callable[..., Any]] = set()
+#: Whether each alias leads through a pooler, as far as this process knows.
+_pooled: dict[str, bool] = {}
+_POOLER_NOTICED = (
+    "Database %r is reached through a pooler, so statements are not prepared. If it pools transactions, add "
+    '"DISABLE_SERVER_SIDE_CURSORS": True to DATABASES: Django\'s own server-side cursors do not work there.'
+)
 
 
 def is_watched(connection: BaseDatabaseWrapper) -> bool:
@@ -219,8 +229,23 @@ def is_watched(connection: BaseDatabaseWrapper) -> bool:
     This is the case behind a transaction pooler (Django's ``DISABLE_SERVER_SIDE_CURSORS``), where the next statement
     may reach another session, and while Django's statements are logged or wrapped, so that these are included.
     """
-    is_pooled = connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
+    is_pooled = connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS") or _is_pooled(connection)
     return is_pooled or connection.queries_logged or not ignoring_own_statements.issuperset(connection.execute_wrappers)
+
+
+def _is_pooled(connection: BaseDatabaseWrapper) -> bool:
+    """Return whether the server's process is not the announced one. See docs/decisions/0116-poolers.md."""
+    alias, raw = connection.alias, connection.connection
+    if alias not in _pooled:
+        announced = getattr(getattr(raw, "pgconn", None), "backend_pid", 0)
+        if not announced or _transaction_status(raw) in (_IN_ERROR, _UNKNOWN):
+            return False
+        with connection.wrap_database_errors:
+            process = libpq.execute(raw, "SELECT pg_backend_pid()").get_value(0, 0)
+        _pooled[alias] = process != str(announced).encode()
+        if _pooled[alias]:
+            logger.warning(_POOLER_NOTICED, alias)
+    return _pooled[alias]
 
 
 def own_statements(function: Callable[Parameters, ResultT]) -> Callable[Parameters, ResultT]:

@@ -1,9 +1,7 @@
 """Workers behind PgBouncer in transaction mode, where each statement may use another session."""
 
 import os
-import shutil
-import socket
-import subprocess
+from functools import partial
 
 import pytest
 from django.db import connection
@@ -12,7 +10,8 @@ from django_jobchains import chains
 from django_jobchains.models import FailedAttempt, Job
 from tests.chaos.oracle import assert_ends_well, until_all_completed, write_and_attempt
 from tests.support.invariants import assert_invariants
-from tests.support.servers import free_port
+from tests.support.servers import Unavailable
+from tests.support.servers.pgbouncer import Pooler
 from tests.support.waiting import until, until_completed
 from tests.support.worker_app import jobs
 
@@ -20,65 +19,31 @@ pytestmark = [pytest.mark.slow, pytest.mark.postgresql, pytest.mark.django_db(tr
 
 #: The number of server connections, fewer than a worker has threads.
 POOL_SIZE = 3
-CONFIGURATION = """
-[databases]
-* = {server}
-[pgbouncer]
-listen_addr = 127.0.0.1
-listen_port = {port}
-unix_socket_dir =
-auth_type = any
-pool_mode = transaction
-default_pool_size = {pool_size}
-ignore_startup_parameters = extra_float_digits,options
-"""
-
-
-class Pooler:
-    def __init__(self, program, folder):
-        self.port = free_port()
-        configuration = folder / "pgbouncer.ini"
-        configuration.write_text(CONFIGURATION.format(server=" ".join(_server()), port=self.port, pool_size=POOL_SIZE))
-        self._log = folder / "pgbouncer.log"
-        # PgBouncer refuses to run as root.
-        as_user = {"user": "nobody", "extra_groups": []} if os.geteuid() == 0 else {}
-        with configuration.open("rb") as file, self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [program, f"/dev/fd/{file.fileno()}"], pass_fds=[file.fileno()], stdout=log, stderr=log, **as_user
-            )
-        until(self._is_ready, 15, self._log.read_text)
-
-    @property
-    def environment(self):
-        """Return the environment of a worker behind the pooler, with the alias ``direct`` for the server itself."""
-        url = f"postgresql://{connection.settings_dict['USER']}@127.0.0.1:{self.port}/"
-        return {"JOBCHAINS_TEST_DATABASE": url, "JOBCHAINS_TEST_DIRECT": os.environ["JOBCHAINS_TEST_DATABASE"]}
-
-    def _is_ready(self):
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
-
-    def stop(self):
-        self._process.kill()
-        self._process.wait()
-
-
-def _server():
-    for name, key in (("host", "HOST"), ("port", "PORT"), ("user", "USER"), ("password", "PASSWORD")):
-        if value := connection.settings_dict[key]:
-            yield f"{name}={value}"
 
 
 @pytest.fixture
 def pooler(transactional_db, tmp_path):
-    program = shutil.which("pgbouncer")
-    if program is None:
-        pytest.skip("needs PgBouncer to run workers behind a transaction pooler")
-    pooler = Pooler(program, tmp_path)
+    try:
+        pooler = Pooler(tmp_path / "pooler", _server(), POOL_SIZE)
+        pooler.start()
+    except Unavailable as error:
+        pytest.skip(f"needs PgBouncer to run workers behind a transaction pooler: {error}")
     try:
         yield pooler
     finally:
-        pooler.stop()
+        pooler.kill()
+
+
+def _server():
+    names = {"host": "HOST", "port": "PORT", "user": "USER", "password": "PASSWORD"}
+    values = {name: connection.settings_dict[key] for name, key in names.items()}
+    return " ".join(f"{name}={value}" for name, value in values.items() if value)
+
+
+@pytest.fixture
+def start_behind(pooler, start_process):
+    """Start workers behind the pooler."""
+    return partial(start_process, **pooler.environment(os.environ["JOBCHAINS_TEST_DATABASE"]))
 
 
 def assert_ends_without_errors(process):
@@ -87,12 +52,10 @@ def assert_ends_without_errors(process):
     assert "Traceback" not in process.output
 
 
-def test_a_worker_behind_a_transaction_pooler_runs_every_job_and_reports_that_it_receives_no_hints(
-    pooler, start_process
-):
+def test_a_worker_behind_a_transaction_pooler_runs_every_job_and_reports_that_it_receives_no_hints(start_behind):
     write_and_attempt(200, 100)
     chains.enqueue_many([jobs.first.item(3) for _ in range(10)])
-    process = start_process("--slots", "8", LEASE_SECONDS="60", **pooler.environment)
+    process = start_behind("--slots", "8", LEASE_SECONDS="60")
     until_all_completed(process)
     assert not FailedAttempt.objects.exists()
     assert set(Job.objects.values_list("attempt", flat=True)) == {1}
@@ -104,9 +67,21 @@ def test_a_worker_behind_a_transaction_pooler_runs_every_job_and_reports_that_it
     assert_ends_without_errors(process)
 
 
-def test_a_worker_that_listens_without_the_pooler_is_woken(pooler, start_process):
+def test_a_worker_whose_settings_do_not_mention_the_pooler_runs_every_job_without_an_error(pooler, start_process):
+    write_and_attempt(100, 50)
+    chains.enqueue_many([jobs.first.item(3) for _ in range(10)])
+    unaware = {**pooler.environment(""), "JOBCHAINS_TEST_DIRECT": ""}
+    process = start_process("--slots", "8", LEASE_SECONDS="60", **unaware)
+    until_all_completed(process)
+    assert not FailedAttempt.objects.exists()
+    assert_invariants()
+    assert "DISABLE_SERVER_SIDE_CURSORS" in process.output
+    assert_ends_without_errors(process)
+
+
+def test_a_worker_that_listens_without_the_pooler_is_woken(start_behind):
     options = {"POLL_SECONDS": 600, "NOTIFIER": {"OPTIONS": {"listen_using": "direct"}}}
-    process = start_process(jobchains=options, **pooler.environment).until_ready()
+    process = start_behind(jobchains=options).until_ready()
     for _ in range(3):
         chain = jobs.write.enqueue(0.0)
         until_completed(chain, 15, lambda: process.output)

@@ -60,8 +60,8 @@ BUDGETS = {
     "tasks_backend": 685,
     "schedules": 369,
 }
-MAX_CODE = 37_396
-MAX_LINES = 52_828
+MAX_CODE = 37_416
+MAX_LINES = 52_856
 MAX_FILES = 260
 MAX_LINES_OF_A_FILE = 700
 #: The number of private functions of up to three lines that only one function calls.

@@ -12,6 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from psycopg import IsolationLevel
 from psycopg.pq import TransactionStatus
 
+from django_jobchains.db import connections, libpq
 from django_jobchains.declare.policies import Backoff
 from django_jobchains.exceptions import DuplicateJobId
 from django_jobchains.models import FailedAttempt, Job
@@ -239,6 +240,20 @@ def test_every_statement_can_be_watched_and_is_not_prepared_behind_a_pooler(stor
     seen = [query["sql"].split()[0] for query in connection.queries_log if "jobchains" in query["sql"]]
     assert seen == ([] if how == "pooled" else ["SELECT", "UPDATE"])
     assert how != "pooled" or not prepared()
+
+
+def test_nothing_is_prepared_behind_a_pooler_that_the_settings_do_not_mention(store, monkeypatch, caplog):
+    job = running_job(store)
+    connection.close()
+    execute = libpq.execute
+    monkeypatch.setattr(libpq, "execute", lambda raw, sql: execute(raw, sql.replace("pg_backend_pid()", "1")))
+    monkeypatch.setattr(connections, "_pooled", {})
+    with transaction.atomic():
+        store.attempts.lock(job.id)
+        store.attempts.finish([finished(job)], is_locked=True)
+    assert not prepared()
+    (record,) = caplog.records
+    assert "'default' is reached through a pooler" in record.getMessage()
 
 
 def test_if_the_driver_prepares_statements_it_also_prepares_those_of_the_store(store):

@@ -31,7 +31,7 @@ def pip_package(requirement: str, *options: str) -> Path:
         pip = (sys.executable, "-m", "pip", "install", "-qq", "--no-deps", "--only-binary", ":all:", *options)
         fetch(*pip, "--target", str(folder), requirement)
 
-    return _unpacked(requirement, install)
+    return unpacked(requirement, install)
 
 
 def pip_source(requirement: str, part: str, python: str) -> Path:
@@ -48,7 +48,7 @@ def pip_source(requirement: str, part: str, python: str) -> Path:
                     opened.extract(member, folder, filter="data")
         archive.unlink()
 
-    return _unpacked(f"{requirement}-{part.replace('/', '-')}", unpack) / part
+    return unpacked(f"{requirement}-{part.replace('/', '-')}", unpack) / part
 
 
 def npm_package(requirement: str) -> Path:
@@ -61,10 +61,10 @@ def npm_package(requirement: str) -> Path:
         for path in (folder / "package").iterdir():
             path.rename(folder / path.name)
 
-    return _unpacked(requirement.replace("/", "-").removeprefix("@"), unpack)
+    return unpacked(requirement.replace("/", "-").removeprefix("@"), unpack)
 
 
-def _unpacked(name: str, make: Callable[[Path], None]) -> Path:
+def unpacked(name: str, make: Callable[[Path], None]) -> Path:
     folder = CACHE / name
     if not folder.exists():
         print(f"Fetching {name} ...", flush=True)

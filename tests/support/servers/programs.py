@@ -1,10 +1,23 @@
 """A server that tests stop, kill, suspend or start again, with the same port and folder."""
 
+import os
 import signal
 import subprocess
+from contextlib import contextmanager
 
-from tests.support.servers import free_port
+import pytest
+
+from tests.support.servers import Unavailable, free_port
 from tests.support.waiting import until
+
+
+@contextmanager
+def or_skip():
+    """Skip the test if a program cannot be had, or fail if ``CI`` is set."""
+    try:
+        yield
+    except Unavailable as error:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(f"NOT RUN: {error}")
 
 
 class ServerProgram:
