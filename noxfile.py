@@ -285,6 +285,13 @@ def browser(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def fleet(session: nox.Session) -> None:
+    """Workers and web processes behind PgBouncer, and on a PostgreSQL cluster whose primary changes."""
+    tests = session.posargs or ("tests/fleet",)
+    session.run(PYTHON, "-m", "pytest", "-q", "-c", "tests/fleet/pytest.ini", *tests, env={"PGTZ": "UTC"})
+
+
+@nox.session(venv_backend="none")
 def pictures(session: nox.Session) -> None:
     """Make the screenshots of the documentation anew."""
     run_browser(session, "-k", "pictures", database="sqlite", pictures=ROOT / "docs" / "pictures")

@@ -8,8 +8,9 @@ from django_jobchains.notifications import waiting
 from tests.support.databases import TEMPLATE, copied_database
 
 pytest_plugins = ["tests.support.fixtures"]
-#: Separate suites: ``make browser`` runs the first one, in processes without Django, and ``make tasks`` the others.
-collect_ignore = ["browser", "django_tests", "due_work"]
+#: Separate suites: ``make browser`` runs the first one, in processes without Django, ``make fleet`` the second one, and
+#: ``make tasks`` the others.
+collect_ignore = ["browser", "fleet", "django_tests", "due_work"]
 
 
 def pytest_configure() -> None:

@@ -9,7 +9,7 @@ from django_jobchains.statuses import FINAL
 from tests.shop.models import Effect
 
 #: Types whose handlers write one effect "written" in complete().
-WRITERS = ("chaos.write", "chaos.slow_write", "chaos.step", "chaos.hold", "chaos.cut_off")
+WRITERS = ("chaos.write", "chaos.slow_write", "chaos.step", "chaos.hold", "chaos.cut_off", "chaos.gather")
 
 
 def assert_invariants(using="default", *, all_completed=True, cancelled=()):

