@@ -4,7 +4,7 @@
 # make test-all    the whole matrix, all slow tests and the mutations: before a release, and at the end of a large change
 # make quick    the plain tests on SQLite, without those of the admin and of child processes; make sqlite, make postgresql: all tests on that database
 # make mutations    breaks the guards in tests/mutations one by one, and checks that the tests notice; a part of test-all
-# make fleet    workers and web processes behind PgBouncer, and on a PostgreSQL cluster whose primary changes: as root on Debian
+# make fleet    workers behind PgBouncer, and on clusters that fail over (PostgreSQL, NATS, Redis); as root, on Debian
 # make docs    builds the documentation site into .cache/docs, with warnings as errors
 # make release REPOSITORY=https://…    builds and checks the files of a release into dist
 # make bench   measurements: figures and a page of them go to .cache/bench.json and .cache/bench.md

@@ -286,7 +286,7 @@ def browser(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def fleet(session: nox.Session) -> None:
-    """Workers and web processes behind PgBouncer, and on a PostgreSQL cluster whose primary changes."""
+    """Workers and web processes behind PgBouncer, and on clusters that fail over: PostgreSQL, NATS, Redis."""
     tests = session.posargs or ("tests/fleet",)
     session.run(PYTHON, "-m", "pytest", "-q", "-c", "tests/fleet/pytest.ini", *tests, env={"PGTZ": "UTC"})
 

@@ -117,7 +117,7 @@ def left():
 
 
 @pytest.fixture
-def survive(cluster, start_process, start_web, report):
+def survive(cluster, start_process, start_web):
     """Let a fleet work during these disturbances until it has finished. Return what was acknowledged, and figures."""
 
     def survive(disturbances):

@@ -114,8 +114,15 @@ def behind(roomy, run, report):
 
 
 def test_direct_connections_for_comparison(roomy, run, report):
-    measured["direct"] = run(roomy.environment)
-    report(jobs_per_second=measured["direct"])
+    sessions = []
+    measured["direct"] = run(roomy.environment, observe=lambda: sessions.append(count_sessions()))
+    report(sessions=max(sessions), jobs_per_second=measured["direct"])
+
+
+def count_sessions():
+    with connections[ALIAS].cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'")
+        return cursor.fetchone()[0]
 
 
 def test_all_kinds_of_work_through_a_transaction_pooler(start_pooler, behind):
