@@ -67,7 +67,7 @@ class Rate:
     def __post_init__(self) -> None:
         _check(self)
         if self.start_rate.burst < self.burst:
-            raise ValueError(f"burst={self.burst}: it takes longer than a thousand years until so many may start.")
+            raise ValueError(f"burst={self.burst}: this rate allows this many starts only after a thousand years.")
 
     def __str__(self) -> str:
         burst = f", burst {self.burst}" if self.burst > 1 else ""

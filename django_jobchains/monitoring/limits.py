@@ -37,23 +37,23 @@ class LimitFacts:
 
     ``name``: of the type, group, records or queue. ``types``: those that share it. ``concurrency``: how many jobs may
     run at once, and ``rate``: how many may start in ``rate_seconds``, of each key if ``has_keys``. ``declared_…``: what
-    the code declares. All are None if there is no such limit. ``waiting``: due jobs, counted up to
-    a limit. ``keys``: those with the most running jobs.
+    the code declares. All are None if there is no such limit. ``waiting``: due jobs, counted up to ``COUNT_TO`` for
+    each queue, type and priority. ``keys``: those with the most running jobs.
     """
 
     kind: Literal["type", "group", "records", "queue"]
     name: str
-    types: tuple[str, ...]
-    has_keys: bool
-    declared_concurrency: int | None
     concurrency: int | None
-    declared_rate: int | None
-    rate: int | None
-    rate_seconds: float | None
     is_overridden: bool
     running: int
     waiting: int
-    keys: tuple[KeyFacts, ...]
+    types: tuple[str, ...] = ()
+    has_keys: bool = False
+    declared_concurrency: int | None = None
+    declared_rate: int | None = None
+    rate: int | None = None
+    rate_seconds: float | None = None
+    keys: tuple[KeyFacts, ...] = ()
 
     @property
     def is_declared(self) -> bool:
@@ -113,18 +113,11 @@ def limit_facts(using: str | None = None) -> list[LimitFacts]:
             LimitFacts(
                 kind="queue",
                 name=name,
-                types=(),
-                has_keys=False,
-                declared_concurrency=None,
                 concurrency=number,
-                declared_rate=None,
-                rate=None,
-                rate_seconds=None,
                 is_overridden=True,
                 running=sum(group.jobs for group in running if group.queue == name)
                 + sum(kind.processing for kind in records.values() if kind.queue == name),
                 waiting=sum(group.due for group in waiting if group.queue == name),
-                keys=(),
             )
         )
     return found

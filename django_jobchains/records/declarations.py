@@ -69,7 +69,7 @@ class RecordType:
         extend_save(self.model)
         self._tables: dict[str, RecordTable] = {}
         #: Cached SELECTs without a condition from ``pre_dequeue``, because compiling them takes longer than running
-        #: them. The parameters are places.
+        #: them. The parameters are placeholders.
         self._selects: dict[Any, tuple[str, Sequence[Any]] | None] = {}
 
     @property

@@ -1,7 +1,7 @@
 """The queues a worker claims from: those it serves, within their limits. The claim itself skips paused queues.
 
-A queue may have a limit that holds for all workers together, which is changed at run time, and each worker may have
-limits of its own slots, which are options.
+The limit of a queue for all workers together is set at run time. The limits of a single worker are options of the
+worker.
 """
 
 import random
@@ -37,7 +37,7 @@ class ClaimSpec:
 
 
 class ServedQueues:
-    """The queues of a worker, None for all. Only the claim loop uses it, except ``on_hint`` and what it says is read.
+    """The queues of a worker, None for all. Only the claim loop calls its methods, except ``on_hint``.
 
     ``own_limits``: how many slots of this worker may run each queue. ``tables``: the tables of the records by queue.
     """

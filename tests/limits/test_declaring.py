@@ -74,7 +74,7 @@ def test_invalid_limits_are_refused(arguments, message):
         ((5, "60"), "per='60' is not a length of time"),
         ((5, 60, 0), "burst=0 is not a whole number from 1"),
         ((5, 60, 1.5), r"burst=1\.5 is not a whole number from 1"),
-        ((1, timedelta(days=365), 2_000), "burst=2000: it takes longer than a thousand years"),
+        ((1, timedelta(days=365), 2_000), "burst=2000: this rate allows this many starts only after a thousand years"),
         ((5, 60, 1, "tenant id"), "key='tenant id' is not the name of a field"),
         ((5, 60, 1, None, "a␟b"), "group='a␟b' contains ␟"),
     ],

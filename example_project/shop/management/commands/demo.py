@@ -30,11 +30,9 @@ STOP_SECONDS = 15
 TICKS = 2
 
 NEXT = """Try it yourself:
-  {manage} migrate
-  {manage} runserver          the shop, on port 8000
-  {manage} run_jobworker      in a second terminal
-  {manage} createsuperuser    for the admin
-Order with the flaky card and watch its page. Stop the worker, place an order, start the worker again.
+  {manage} open_shop
+
+It opens the shop in a web server, with a worker, the admin and a guided tour, and prints the addresses.
 """
 
 
