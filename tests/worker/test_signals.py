@@ -73,10 +73,11 @@ def test_idle_worker_ends_at_once_with_code_0(start_process, number):
 )
 def test_first_signal_lets_handlers_end(start_process, mode, number, signals_each):
     count = 2 if mode else 1
-    made = chains.enqueue_many([jobs.stuck.item(HANDLER_SECONDS) for _ in range(count)])
-    waiting = jobs.stuck.enqueue(0.0, priority=-1)
     process = start_process(*mode, *PATIENT, LEASE_SECONDS="60")
+    process.until_working(count)  # or the first worker ends its job before the last worker starts
+    made = chains.enqueue_many([jobs.stuck.item(HANDLER_SECONDS) for _ in range(count)])
     until_started(process, count)
+    waiting = jobs.stuck.enqueue(0.0, priority=-1)
     unit = members(process)
     signal_each(unit if signals_each else unit[-1:], number)
     assert process.wait() == 0
