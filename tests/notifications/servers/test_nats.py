@@ -39,8 +39,8 @@ def make():
 
 
 def permissions_of_the_guide():
-    """Return the example of docs/guides/nats.md."""
-    guide = (Path(__file__).parents[3] / "docs" / "guides" / "nats.md").read_text()
+    """Return the example of docs/guides/wake-ups.md."""
+    guide = (Path(__file__).parents[3] / "docs" / "guides" / "wake-ups.md").read_text()
     return guide.partition("```conf\n")[2].partition("```")[0]
 
 

@@ -1,4 +1,4 @@
-"""The setups of docs/guides/redis.md, with real servers: TLS, Sentinel, Cluster, least rights, a socket."""
+"""The setups of docs/guides/wake-ups.md, with real servers: TLS, Sentinel, Cluster, least rights, a socket."""
 
 import subprocess
 import time
@@ -62,7 +62,7 @@ def test_unix_socket(tmp_path, use_redis, check_hints_and_budgets):
         check_hints_and_budgets().listener.close()
 
 
-#: The example of docs/guides/redis.md.
+#: The example of docs/guides/wake-ups.md.
 PERMISSIONS = (
     "on >secret resetchannels &django_jobchains.* resetkeys ~django_jobchains:taken:* "
     "-@all +publish +subscribe +unsubscribe +ping +evalsha +script|load +get +set"
@@ -113,7 +113,7 @@ def test_sentinel_failover(tmp_path, use_redis, check_hints_and_budgets):
 
 
 class ClusterConnectionFactory(ConnectionFactory):
-    """The example of docs/guides/redis.md."""
+    """The example of docs/guides/wake-ups.md."""
 
     def connect(self, url):
         parameters = {**self.make_connection_params(url), **self.pool_cls_kwargs}
