@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "guides" / "records-from-a-status-column.md"
+PAGE = ROOT / "docs" / "guides" / "jobs-or-records.md"
 SETTINGS = """
 from tests.settings import *
 
