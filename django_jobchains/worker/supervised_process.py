@@ -156,7 +156,7 @@ class Child:
         #: Whether its end of the socket is open.
         self.is_connected = True
         self._kill_at: float | None = None
-        self._unread = b""
+        self._unread = bytearray()
         self.socket, child_socket = socket.socketpair()
         try:
             with child_socket:
@@ -211,11 +211,11 @@ class Child:
             self.is_connected = False
         *lines, self._unread = self._unread.split(b"\n")
         if len(self._unread) >= MAX_REPORT_BYTES:
-            self._unread = b""
+            self._unread.clear()
         for line in lines:
             self._read(line)
 
-    def _read(self, line: bytes) -> None:
+    def _read(self, line: bytearray) -> None:
         try:
             report = json.loads(line)
             health, reason = Health.from_json(report["health"]), str(report["replace_reason"])

@@ -124,7 +124,7 @@ class Supervisor:
         self._receive()
         self._remove_ended()
         for number, due_at in list(self._due_at.items()):
-            if time.monotonic() >= due_at:
+            if time.monotonic() >= due_at and not self.failed:
                 self._start(number)
         if self._is_hung_up:
             self._hung_up()

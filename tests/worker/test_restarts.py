@@ -87,6 +87,12 @@ def test_a_process_that_cannot_begin_is_reported_each_time_and_then_the_supervis
     assert gave_up.reason.startswith("no worker process could start, 5 times in a row;")
 
 
+def test_a_supervisor_that_gives_up_starts_nothing_more(events, run, monkeypatch):
+    monkeypatch.setattr(supervised_process, "MIN_LIFETIME_SECONDS", 0)  # each process may be restarted at once
+    run(FAILS)
+    assert [type(event) for event in events.all] == [ProcessStarted, ProcessEnded] * 5 + [SupervisorGaveUp]
+
+
 def test_a_process_that_the_operating_system_does_not_start_is_reported(events, run, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     run(WAITS)
