@@ -8,7 +8,7 @@
 # make docs    builds the documentation site into .cache/docs, with warnings as errors
 # make release REPOSITORY=https://…    builds and checks the files of a release into dist
 # make bench   measurements: figures and a page of them go to .cache/bench.json and .cache/bench.md
-# make bench-table    the same for the rows of the page's first table only, with some peers: in 20 to 30 minutes
+# make bench-table    the same for the rows of the page's table of limits only, with some peers: in 20 to 30 minutes
 # make bench-page    writes docs/explanation/benchmarks.md again, from the figures of the last make bench, or those in
 #                    FIGURES: make bench-page FIGURES=".cache/bench.json .cache/more.json"
 # make bench-peers    installs the other systems that make bench then measures beside ours

@@ -70,7 +70,7 @@ def _run(options: argparse.Namespace, stack: ExitStack) -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="names of cells, or patterns such as drain*")
-    parser.add_argument("--table", action="store_true", help="only the cells of the page's first table")
+    parser.add_argument("--table", action="store_true", help="only the cells of the page's table of limits")
     parser.add_argument("--full", action="store_true", help="include the cells that take too long for a normal run")
     parser.add_argument("--list", action="store_true", help="list the cells")
     parser.add_argument("--rounds", type=int, default=3)

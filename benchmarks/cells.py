@@ -57,7 +57,7 @@ def is_rate(metric: str) -> bool:
 
 @dataclass(frozen=True)
 class Row:
-    """The row of a cell in the first table of the page.
+    """The row of a cell in the page's table of limits.
 
     - ``title``: the work, in a few words.
     - ``metric``: the figure that is compared.
@@ -82,7 +82,7 @@ class Cell:
     - ``is_extra``: measured only with ``--full``, or when it is named.
     - ``max_rounds`` limits the rounds of a cell that takes long.
     - ``within``: a context around all runs, for servers.
-    - ``row``: its row in the first table of the page, if it has one.
+    - ``row``: its row in the page's table of limits, if it has one.
     """
 
     name: str

@@ -36,7 +36,7 @@ FLAT = tuple(f"{what} {size}" for size in BATCHES for what in ("claim", "finish"
 
 #: Backlogs that take minutes to fill, or that show the same as another one.
 EXTRA = ("finished", "queues")
-#: The backlogs in the first table of the page.
+#: The backlogs in the page's table of limits.
 ROWS = ("types", "tenants")
 
 

@@ -15,20 +15,30 @@ FAR_FROM_FLOOR = 0.5
 #: The table of a cell with more metrics has a row for each metric.
 FEW = 4
 
-INTRODUCTION = """\
-# Benchmarks
+#: The cells of the table at the top of the page, with the work in words that need no explanation.
+HEADLINES = {
+    "drain": "Jobs whose handler returns a value, one worker process",
+    "chains": "Steps of chains, one worker process",
+    "effect-insert": "Jobs that write one row in `complete()`",
+    "records": "Records whose handler returns",
+    "wake-up": "From the commit until an idle worker starts the job, median",
+    "chain-latency": "A chain of five steps from end to end, median",
+    "enqueue": "Enqueue one job in each transaction",
+    "enqueue-many": "Enqueue 1,000 jobs in each call",
+    "sqlite-drain": "SQLite: jobs whose handler returns a value",
+}
 
-`make bench` writes this page; [performance](performance.md) explains the figures."""
+RELY = """\
+All contestants took turns, and figures are medians of the rounds. Rely on the ratios rather than the rates, because
+they depend less on the machine. Differences under 12 % are not evidence. [Performance](performance.md) explains the
+figures. `make bench` writes this page."""
 
 EXPLANATION = """\
 A *floor* does the same work with bare statements. A *peer* is another system that does the same work in a separate
-environment; [what each one guarantees](#peers) differs. The ratio compares django_jobchains with the floor: for a
-rate, more is better, and for times less. The *limit* is what a faster program would have to use less of. It is
-computed from the CPU time of a job in the client (a worker or an enqueuing process) and in the server, compared with
-the time of a job; "–" where that was not measured.
-
-In each cell, all contestants take turns, and each cell has its own process. Figures are medians of the rounds. Rely on
-the ratios rather than the rates, because they depend less on the machine. Differences under 12 % are not evidence."""
+environment. The ratio compares django_jobchains with the floor: for a rate, more is better, and for a time, less is
+better. The *limit* is what a faster program would have to use less of. It is computed from the CPU time of a job in
+the client (a worker or an enqueuing process) and in the server, compared with the time of a job. "–" means that this
+was not measured. Each cell has its own process."""
 
 CELLS = """\
 "ours" is django_jobchains. The lowest and the highest figure of the rounds are in brackets. Some cells compare ours
@@ -60,9 +70,10 @@ class Loss(NamedTuple):
 
 def page(run: dict[str, Any]) -> str:
     cells: list[Measured] = run["cells"]
-    parts = [INTRODUCTION, *([QUICK] if run["how"]["is_quick"] else []), _rows(run), EXPLANATION]
-    parts += ["## Measured on", _machine(run), "## Targets", _targets(cells)]
-    parts += ["## Where others are faster", *_losses(cells), "## All cells", CELLS]
+    parts = ["# Benchmarks", *([QUICK] if run["how"]["is_quick"] else []), _introduction(run), _headlines(cells)]
+    parts += [_summary(run), RELY, "## Where others are faster", *_losses(cells)]
+    parts += ["## What limits each figure", EXPLANATION, _rows(run), "## Targets", _targets(cells)]
+    parts += ["## Measured on", _machine(run), "## All cells", CELLS]
     for cell in cells:
         parts += [f"### {cell['name']}", f"{_sentence(cell['title'])} Load {cell['load']:.1f}.", _cell(cell)]
         parts += [failure(name, line(error)) for name, error in cell["failures"].items()]
@@ -70,6 +81,40 @@ def page(run: dict[str, Any]) -> str:
     rows = [(name, *(peer[column] for column in header[1:])) for name, peer in run["peers"].items()]
     parts += ["## Peers", PEERS, table(header, rows)] if rows else []
     return "\n\n".join(parts) + "\n"
+
+
+# The first screen
+
+
+def _introduction(run: dict[str, Any]) -> str:
+    server = run["machine"].get("PostgreSQL", {}).get("server")
+    machine = f"one machine with {run['machine']['CPUs']} CPUs" + (f" and PostgreSQL {server}" if server else "")
+    return (
+        "What django_jobchains does, beside bare statements that do the same work, and beside the fastest other system\n"
+        f"that was measured. All of them ran on {machine}, on {run['how']['date']}."
+    )
+
+
+def _headlines(cells: Iterable[Measured]) -> str:
+    rows = []
+    for cell in (cell for cell in cells if cell["name"] in HEADLINES and cell["row"]):
+        metric = cell["row"]["metric"]
+        floor, peer = _floor_and_peer(cell, metric)
+        others = [_with_unit(cell, name, metric) if name else "–" for name in (floor, peer)]
+        others[1] += f" ({peer})" if peer else ""
+        rows.append(
+            (f"[{HEADLINES[cell['name']]}](#{cell['name']})", f"**{_with_unit(cell, 'ours', metric)}**", *others)
+        )
+    return table(("", "django_jobchains", "bare statements", "fastest other system"), rows)
+
+
+def _summary(run: dict[str, Any]) -> str:
+    verdicts = [each["is_met"] for cell in run["cells"] for each in cell["targets"] if each["is_met"] is not None]
+    met = f"{sum(verdicts)} of {len(verdicts)} [targets](#targets) are met."
+    if not run["peers"]:
+        return met
+    others = "Other systems are faster in [some cells](#where-others-are-faster), and differ in"
+    return f"{met} {others}\n[what they guarantee](#peers)."
 
 
 def _machine(run: dict[str, Any]) -> str:
@@ -80,15 +125,14 @@ def _machine(run: dict[str, Any]) -> str:
 
 
 def _targets(cells: Iterable[Measured]) -> str:
-    rows = [
-        (_link(cell["name"]), each["target"], each["reached"], VERDICTS[each["is_met"]])
-        for cell in cells
-        for each in cell["targets"]
-    ]
+    """Return all targets, those that are missed first."""
+    targets = [(cell, each) for cell in cells for each in cell["targets"]]
+    targets.sort(key=lambda target: target[1]["is_met"] is not False)
+    rows = [(_link(cell["name"]), each["target"], each["reached"], VERDICTS[each["is_met"]]) for cell, each in targets]
     return table(("cell", "target", "ours", ""), rows)
 
 
-# The first table
+# What limits each figure
 
 
 def _rows(run: dict[str, Any]) -> str:
@@ -99,18 +143,23 @@ def _rows(run: dict[str, Any]) -> str:
 
 def _row(cell: Measured, cpus: int) -> Sequence[str]:
     metric = cell["row"]["metric"]
-    best = max if is_rate(metric) else min
-    measured = [name for name in cell["values"] if middle(cell, name, metric) is not None]
-    peers = [name for name in measured if cell["roles"][name] == "peer"]
-    peer = best(peers, key=lambda name: middle(cell, name, metric) or 0, default="")
-    floor = next((name for name in measured if cell["roles"][name] == "floor"), "")
+    floor, peer = _floor_and_peer(cell, metric)
     figures = [f"{_with_unit(cell, name, metric)} ({name})" if name else "–" for name in (floor, peer)]
     title = f"[{cell['row']['title']}](#{cell['name']})"
     return title, *figures, f"**{_with_unit(cell, 'ours', metric)}**", _ratio(cell, floor, metric), limit(cell, cpus)
 
 
+def _floor_and_peer(cell: Measured, metric: str) -> tuple[str, str]:
+    """Return the names of the first floor and of the best peer, or ""."""
+    best = max if is_rate(metric) else min
+    measured = [name for name in cell["values"] if middle(cell, name, metric) is not None]
+    peers = [name for name in measured if cell["roles"][name] == "peer"]
+    peer = best(peers, key=lambda name: middle(cell, name, metric) or 0, default="")
+    return next((name for name in measured if cell["roles"][name] == "floor"), ""), peer
+
+
 def _with_unit(cell: Measured, name: str, metric: str) -> str:
-    """Return a figure as the first table shows it; titles of rows name the other units."""
+    """Return a figure as the tables of rows show it; titles of rows name the other units."""
     unit = "/s" if is_rate(metric) else " ms" if metric.endswith(" ms") else ""
     return f"{number(middle(cell, name, metric) or 0)}{unit}"
 
@@ -130,14 +179,11 @@ def _ratio(cell: Measured, floor: str, metric: str) -> str:
 
 
 def _losses(cells: Sequence[Measured]) -> Iterator[str]:
-    missed = [(cell, each) for cell in cells for each in cell["targets"] if each["is_met"] is False]
-    rows = [(_link(cell["name"]), each["target"], each["reached"]) for cell, each in missed]
-    yield _section("Missed targets", ("cell", "target", "ours"), rows)
     header = ("cell", "metric", "other", "theirs", "ours", "ratio")
     peers = [loss for loss in losses(cells, "peer") if loss.share < 1 - NOISE]
-    yield _section("Peers that were faster", header, map(_loss, peers))
+    yield _section("Other systems (*peers*) that were faster", header, map(_loss, peers))
     floors = [loss for loss in losses(cells, "floor") if loss.share < FAR_FROM_FLOOR]
-    yield _section(f"Less than {FAR_FROM_FLOOR:.0%} of a floor", header, map(_loss, floors))
+    yield _section(f"Less than {FAR_FROM_FLOOR:.0%} of what bare statements (a *floor*) do", header, map(_loss, floors))
     if not any(role == "peer" for cell in cells for role in cell["roles"].values()):
         yield "No peer was measured in this run."
 

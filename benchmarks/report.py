@@ -85,7 +85,7 @@ def _spread(values: list[float]) -> str:
     return f"{number(median(values)):>10}  ({number(min(values))} - {number(max(values))})"
 
 
-# The first table
+# What limits each figure
 
 
 def limit(cell: Measured, cpus: int) -> str:
