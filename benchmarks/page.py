@@ -90,8 +90,8 @@ def _introduction(run: dict[str, Any]) -> str:
     server = run["machine"].get("PostgreSQL", {}).get("server")
     machine = f"one machine with {run['machine']['CPUs']} CPUs" + (f" and PostgreSQL {server}" if server else "")
     return (
-        "What django_jobchains does, beside bare statements that do the same work, and beside the fastest other system\n"
-        f"that was measured. All of them ran on {machine}, on {run['how']['date']}."
+        "What django_jobchains does, beside bare statements that do the same work, and beside the fastest other\n"
+        f"system that was measured. All of them ran on {machine}, on {run['how']['date']}."
     )
 
 
