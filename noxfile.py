@@ -73,6 +73,7 @@ SLOW_ON_POSTGRESQL = {
     "tests/isolation/test_crashes.py",
     "tests/isolation/test_hangs.py",
     "tests/pruning/test_races.py",
+    "tests/several_databases/test_shards.py",
     "tests/records/test_child_processes.py",
     "tests/worker/test_processes.py",
     "tests/worker/test_signals.py",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from django_jobchains import chains, limits, schedules
+    from django_jobchains.conf import current_database, use_database
     from django_jobchains.declare.job_types import JobType
     from django_jobchains.declare.limits import Concurrency, Rate
     from django_jobchains.declare.policies import Backoff, Lease, Retention
@@ -36,26 +37,30 @@ __all__ = (
     "Retention",
     "RunningJob",
     "chains",
+    "current_database",
     "limits",
     "schedules",
+    "use_database",
 )
 
 
-#: What settings may contain, by module: importing these modules must not need settings.
-_IN_SETTINGS = {
-    "Backoff": "policies",
-    "Concurrency": "limits",
-    "Lease": "policies",
-    "Rate": "limits",
-    "Retention": "policies",
+#: What settings and routers may import, by module: importing these modules must not need settings.
+_WITHOUT_SETTINGS = {
+    "Backoff": "declare.policies",
+    "Concurrency": "declare.limits",
+    "Lease": "declare.policies",
+    "Rate": "declare.limits",
+    "Retention": "declare.policies",
+    "current_database": "conf",
+    "use_database": "conf",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name in ("chains", "limits", "schedules"):
         return import_module(f"django_jobchains.{name}")
-    if module := _IN_SETTINGS.get(name):
-        return getattr(import_module(f"django_jobchains.declare.{module}"), name)
+    if module := _WITHOUT_SETTINGS.get(name):
+        return getattr(import_module(f"django_jobchains.{module}"), name)
     if name in __all__:
         return getattr(import_module("django_jobchains.processors"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

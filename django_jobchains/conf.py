@@ -1,7 +1,9 @@
 """The settings: one typed, frozen object, created on first use from ``settings.JOBCHAINS``."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Annotated, Any, Literal, get_args
@@ -9,6 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
+from django.db import connections
 
 from django_jobchains.isolation import to_isolation
 from django_jobchains.values import FLAG, LONG_DURATION, QUEUE, Choice, Count, Duration, Number, Or, check_fields
@@ -242,6 +245,35 @@ def get_settings() -> Settings:
         return Settings(**values)
     except TypeError as error:
         raise ImproperlyConfigured(f"A value in JOBCHAINS has the wrong type: {error}") from error
+
+
+#: The alias of the innermost ``use_database``, or of the worker whose attempt this is; None for ``DATABASE``.
+bound_database: ContextVar[str | None] = ContextVar("jobchains_database", default=None)
+
+
+def current_database() -> str:
+    """Return the alias of the database that is used here if ``using`` is not passed.
+
+    It is the one of ``use_database``; in a handler, the database of its job; otherwise ``JOBCHAINS["DATABASE"]``.
+    """
+    return bound_database.get() or get_settings().DATABASE
+
+
+@contextmanager
+def use_database(alias: str) -> Iterator[None]:
+    """Use this database in the block wherever ``using`` is not passed. Can also be used as a decorator.
+
+    Like ``context.bound``, it applies to code that is awaited or called through ``sync_to_async``, but not to threads
+    that you start. Raises ``ImproperlyConfigured`` if ``DATABASES`` has no such alias.
+    """
+    if alias not in connections.settings:
+        known = ", ".join(connections.settings)
+        raise ImproperlyConfigured(f"use_database({alias!r}): there is no such alias in DATABASES. Known: {known}.")
+    token = bound_database.set(alias)
+    try:
+        yield
+    finally:
+        bound_database.reset(token)
 
 
 def is_set(subject: str) -> bool:

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from django_jobchains.conf import get_settings
+from django_jobchains.conf import bound_database, get_settings
 from django_jobchains.exceptions import InvalidContext
 from django_jobchains.payloads.codecs import decode_json
 from django_jobchains.payloads.strict_json import decode, encode
@@ -64,9 +64,10 @@ def restore_context(stored: str | None) -> Iterator[None]:
         _bound.reset(token)
 
 
-def clear_context() -> None:
-    """Unbind all values. An attempt starts with none, whatever is bound where it runs."""
+def begin_attempt(using: str) -> None:
+    """Unbind all values, and use the database of the job, whatever is bound where the attempt runs."""
     _bound.set(_NOTHING)
+    bound_database.set(using)
 
 
 def merge_contexts(stored: str | None, override: str | None) -> str | None:

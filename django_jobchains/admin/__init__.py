@@ -10,6 +10,7 @@ from django_jobchains.admin.actions.enqueue import EnqueueAdmin
 from django_jobchains.admin.actions.row_actions import JobActionAdmin
 from django_jobchains.admin.dashboard.access import DashboardAccess
 from django_jobchains.admin.dashboard.views import DashboardPages
+from django_jobchains.admin.database_site import DatabaseSite
 from django_jobchains.admin.detail.views import ChainDetailAdmin, JobDetailAdmin
 from django_jobchains.admin.limit_admin import LimitAdmin
 from django_jobchains.admin.lists.changelists import ChainListAdmin, JobListAdmin
@@ -17,7 +18,7 @@ from django_jobchains.admin.record_admin import JobRecordAdmin
 from django_jobchains.admin.schedule_form import ScheduleFormAdmin
 from django_jobchains.models import Chain, Dashboard, Job, LimitOverride, Schedule
 
-__all__ = ("ChainAdmin", "DashboardAdmin", "JobAdmin", "JobRecordAdmin", "LimitAdmin", "ScheduleAdmin")
+__all__ = ("ChainAdmin", "DashboardAdmin", "DatabaseSite", "JobAdmin", "JobRecordAdmin", "LimitAdmin", "ScheduleAdmin")
 
 
 @admin.register(Chain)

@@ -14,7 +14,7 @@ from django.template.response import TemplateResponse
 from django.utils.translation import gettext_lazy as _
 
 from django_jobchains.admin.visibility import Visibility, has_own_view_permission, is_whole
-from django_jobchains.conf import get_settings
+from django_jobchains.conf import current_database
 from django_jobchains.models import Chain, Job
 from django_jobchains.store import get_store
 
@@ -99,7 +99,7 @@ class ReadOnlyAdmin(PageAdmin):
         return ()
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        return super().get_queryset(request).using(get_settings().DATABASE)
+        return super().get_queryset(request).using(current_database())
 
 
 class TimeLimitExceeded(Exception):

@@ -29,7 +29,7 @@ from django_jobchains.admin.base import (
 from django_jobchains.admin.dashboard.access import access_of
 from django_jobchains.admin.dashboard.views import RunningRow, Table, running_rows
 from django_jobchains.admin.display import PERMISSION
-from django_jobchains.conf import get_settings
+from django_jobchains.conf import current_database
 from django_jobchains.declare.limits import MAX_LIMIT
 from django_jobchains.declare.registry import get_registry
 from django_jobchains.exceptions import JobchainsError
@@ -102,7 +102,7 @@ class LimitAdmin(ReadOnlyAdmin):
         if not self.has_view_permission(request):
             raise PermissionDenied
         try:
-            with time_limit(get_settings().DATABASE):
+            with time_limit(current_database()):
                 context["dashboard"] = read(request)
         except TimeLimitExceeded:
             return self.render(request, *TIME_LIMIT_PAGE, status=503)
@@ -166,7 +166,7 @@ class LimitAdmin(ReadOnlyAdmin):
         return reverse(f"admin:django_jobchains_{name}", current_app=self.admin_site.name)
 
     def _change(self, request: HttpRequest, name: str, numbers: dict[str, int], *, is_queue: bool) -> None:
-        using = get_settings().DATABASE
+        using = current_database()
         target = {"queue" if is_queue else "name": name}
         row = QueueState(name=name) if is_queue else LimitOverride(name=name)
         with transaction.atomic(using=using):

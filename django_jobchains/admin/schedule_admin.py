@@ -30,7 +30,7 @@ from django_jobchains.admin.lists.changelists import ERROR_LENGTH, Columns, List
 from django_jobchains.admin.lists.filters import ChoiceFilter
 from django_jobchains.admin.lists.search import SearchResult
 from django_jobchains.admin.visibility import Visibility, with_current_jobs
-from django_jobchains.conf import get_settings
+from django_jobchains.conf import current_database
 from django_jobchains.exceptions import JobchainsError, ScheduleDeclaredInCode, ScheduleNotFound
 from django_jobchains.models import Chain, Schedule
 from django_jobchains.models.payload_fields import text_start
@@ -279,7 +279,7 @@ class ScheduleActionAdmin(ConfirmedActions, ReadOnlyAdmin):
         return ActionRow(target.name, url, target.state.value, target.state.label, refusal)
 
     def action_database(self, request: HttpRequest) -> str:
-        return get_settings().DATABASE
+        return current_database()
 
     def perform_action(
         self, request: HttpRequest, action: Any, targets: Sequence[Schedule], form: Any, result: ActionResult
@@ -357,7 +357,7 @@ class ScheduleDetailAdmin(ScheduleActionAdmin, DetailAdmin):
 
 def presenter_of(model_admin: Any, request: HttpRequest) -> Presenter:
     visibility = model_admin.visibility(request)
-    return Presenter(visibility.payloads, Timestamps(get_settings().DATABASE), model_admin.admin_site.name)
+    return Presenter(visibility.payloads, Timestamps(current_database()), model_admin.admin_site.name)
 
 
 def next_ticks(name: str, times: Timestamps) -> tuple[list[tuple[Any, str, str]], str]:

@@ -19,7 +19,7 @@ from django_jobchains.admin.actions.confirmed import Button
 from django_jobchains.admin.actions.forms import ActionForm, PayloadForm, TypeForm
 from django_jobchains.admin.display import MAX_TEXT_LENGTH
 from django_jobchains.admin.schedule_admin import IN_CODE, ScheduleDetailAdmin, ScheduleListAdmin, reason_of
-from django_jobchains.conf import get_settings
+from django_jobchains.conf import current_database
 from django_jobchains.declare.job_types import JobType
 from django_jobchains.declare.schedules import CRON_LENGTH
 from django_jobchains.exceptions import (
@@ -202,7 +202,7 @@ class ScheduleFormAdmin(ScheduleDetailAdmin, ScheduleListAdmin):
         """Create or update and log the schedule, or add the error to the form and return None."""
         options = form.options() | ({"input": input_form.cleaned_data["payload"]} if input_form else {})
         try:
-            with transaction.atomic(using=get_settings().DATABASE):
+            with transaction.atomic(using=current_database()):
                 if schedule is None:
                     saved = schedules.create(form.cleaned_data["name"], job_type, **options)
                     log_change(request, [saved], _("Added."), verb="create", flag=ADDITION)

@@ -15,7 +15,7 @@ from django.http import HttpRequest
 
 from django_jobchains.admin.display import PERMISSION, Payloads
 from django_jobchains.chains.tree import with_ids
-from django_jobchains.conf import get_settings
+from django_jobchains.conf import current_database
 from django_jobchains.models import Chain, Job
 
 RowT = TypeVar("RowT", bound=Model)
@@ -39,7 +39,7 @@ class Visibility:
         """Return the rows of ``get_queryset``. Pass the rows that you read to ``seen``."""
         admin = self._admin(model)
         if admin is None or not admin.has_view_permission(self._request):
-            return model._default_manager.using(get_settings().DATABASE).none()
+            return model._default_manager.using(current_database()).none()
         rows: QuerySet[Any] = admin.get_queryset(self._request)
         return rows
 
@@ -109,7 +109,7 @@ class Visibility:
         """Return the ids of the chains that have a hidden step."""
         if self.sees_all(Job) or not chain_ids:
             return set()
-        jobs = Job.objects.using(get_settings().DATABASE).filter(chain_id__in=chain_ids)
+        jobs = Job.objects.using(current_database()).filter(chain_id__in=chain_ids)
         visible = self.rows(Job).filter(pk=OuterRef("pk"))
         hidden = set(jobs.filter(~Exists(visible)).order_by().values_list("chain_id", flat=True).distinct())
         if self.checks_each_row(Job):

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from django_jobchains.attempts.async_calls import LOCK_SECONDS, AsyncCalls, TransactionThreads
 from django_jobchains.attempts.handler_task import HandlerTask
 from django_jobchains.attempts.transaction import TransactionOwner
-from django_jobchains.context import clear_context
+from django_jobchains.context import begin_attempt
 from django_jobchains.exceptions import PhaseError
 from django_jobchains.handlers.running_job import PrepareMode
 from django_jobchains.middleware.hooks import aaround, around
@@ -64,7 +64,7 @@ class Attempt(TransactionOwner, Generic[EndT]):
         return copy_context().run(self._run)
 
     def _run(self) -> list[EndT]:
-        clear_context()
+        begin_attempt(self.store.using)
         started = time.perf_counter()
         self.start()
         if self.span is None:
@@ -126,7 +126,7 @@ class Attempt(TransactionOwner, Generic[EndT]):
         if the loop has died.
         """
         assert self.calls is not None  # noqa: S101 - for the type checker
-        clear_context()
+        begin_attempt(self.store.using)
         started = time.perf_counter()
         self.start()
         self.task.begin()

@@ -20,7 +20,7 @@ from django_jobchains.attempts.async_calls import TransactionThreads
 from django_jobchains.attempts.attempt import Attempt
 from django_jobchains.attempts.outcome import MAX_CONFLICTS, PhaseConflict
 from django_jobchains.attempts.transaction import AttemptTransaction
-from django_jobchains.context import clear_context
+from django_jobchains.context import begin_attempt
 from django_jobchains.db.connections import close_thread_connections, usable_connections
 from django_jobchains.db.times import resolve_schedule
 from django_jobchains.exceptions import JobAborted, LeaseLost, PhaseError, RescheduleJob
@@ -184,7 +184,7 @@ class RecordAttempt(Attempt[EndedRecord]):
         """Call ``pre_handle``. Its error ends the attempt when the attempt runs."""
         self.expires_at = time.monotonic() + self.kind.max_runtime_seconds
         if "pre_handle" in self.kind.hooks:
-            self._error = call_with_record(self.kind, "pre_handle", self.record, self.environment.worker)
+            self._error = self._call_with_record("pre_handle")
             if self.is_detached:  # the worker has given up waiting for the hook
                 self._error = JobAborted(self.signal.reason or "error")
         self._end_preparing()
@@ -228,8 +228,17 @@ class RecordAttempt(Attempt[EndedRecord]):
         self.runs_since = time.monotonic()
         self.expires_at = self.runs_since + self.kind.max_runtime_seconds
 
+    def _call_with_record(self, hook: str) -> BaseException | None:
+        """Call a hook that takes the record, and report how long it took. Return its error."""
+        started = time.perf_counter()
+        error = call_hook(lambda: getattr(self.kind.processor, hook)(self.record), self.store.using)
+        if observes(RecordHookEnded):
+            seconds, error_name = time.perf_counter() - started, "" if error is None else type_name(error)
+            report(RecordHookEnded(self.environment.worker, self.kind.name, hook, seconds, error_name))
+        return error
+
     def call_post_handle(self) -> None:
-        error = call_with_record(self.kind, "post_handle", self.record, self.environment.worker)
+        error = self._call_with_record("post_handle")
         if error is not None:
             text = "post_handle of record %s failed, which does not change its state: %s"
             log_error(logger, error, text, self.key[0])
@@ -428,23 +437,13 @@ def _time_after(error: Requeue | RescheduleJob) -> datetime | None:
     return run_at or timezone.now() + timedelta(seconds=delay_seconds or 0)
 
 
-def call_with_record(kind: RecordType, hook: str, record: Any, worker: str) -> BaseException | None:
-    """Call a hook that takes a record, and report how long it took. Return its error."""
-    started = time.perf_counter()
-    error = call_hook(lambda: getattr(kind.processor, hook)(record))
-    if observes(RecordHookEnded):
-        seconds = time.perf_counter() - started
-        report(RecordHookEnded(worker, kind.name, hook, seconds, "" if error is None else type_name(error)))
-    return error
-
-
-def call_hook(hook: Callable[[], object]) -> BaseException | None:
+def call_hook(hook: Callable[[], object], using: str) -> BaseException | None:
     """Call a hook on connections without open transactions, and return its error. The context is a copy."""
-    return copy_context().run(_call_hook, hook)
+    return copy_context().run(_call_hook, hook, using)
 
 
-def _call_hook(hook: Callable[[], object]) -> BaseException | None:
-    clear_context()
+def _call_hook(hook: Callable[[], object], using: str) -> BaseException | None:
+    begin_attempt(using)
     connections = usable_connections()
     error: BaseException | None = None
     try:

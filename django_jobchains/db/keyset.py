@@ -16,7 +16,7 @@ from django.db import connections
 from django.db.models import BooleanField, F, Func, Index, Model, Q, QuerySet, Subquery
 from django.db.models.lookups import Exact, In
 
-from django_jobchains.conf import get_settings
+from django_jobchains.conf import current_database
 from django_jobchains.db.ids import first_id_at
 from django_jobchains.db.times import checked_time
 from django_jobchains.exceptions import InvalidCursor
@@ -112,7 +112,7 @@ class JobTablesQuerySet(QuerySet[ModelT]):
     def db(self) -> str:
         own: Any = self
         instance = own._hints.get("instance")
-        alias: str = own._db or (instance and instance._state.db) or get_settings().DATABASE
+        alias: str = own._db or (instance and instance._state.db) or current_database()
         return alias
 
 

@@ -12,7 +12,7 @@ from django.db.models.functions import Now
 from django.db.models.lookups import IsNull
 from django.utils.translation import gettext_lazy as _
 
-from django_jobchains.conf import get_settings
+from django_jobchains.conf import current_database
 from django_jobchains.db.ids import ChainPart, ChainRef, chain_id_of, new_id
 from django_jobchains.db.keyset import ChainPartQuerySet, InArray, JobTablesQuerySet, ListIndex, Orders
 from django_jobchains.db.times import Times
@@ -270,7 +270,7 @@ class Job(ChainPart, models.Model):
     @property
     def blockers(self) -> "list[Chain[Any]]":
         """The chains that the job waits for or has waited for, in their declared order, read from the database."""
-        return Chain.blockers_of([self.id], self._state.db or get_settings().DATABASE).get(self.id, [])
+        return Chain.blockers_of([self.id], self._state.db or current_database()).get(self.id, [])
 
     @property
     def progress(self) -> "JobProgress | None":
@@ -562,7 +562,7 @@ class Chain(ChainPart[OutputT_co], models.Model):
     @property
     def using(self) -> str:
         """The alias of the database that it was read from."""
-        return self._state.db or get_settings().DATABASE
+        return self._state.db or current_database()
 
     @property
     def jobs(self) -> JobQuerySet:

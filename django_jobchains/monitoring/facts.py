@@ -17,7 +17,7 @@ from django.db import DatabaseError, connections, transaction
 from django.db.models import Model, QuerySet
 from django.db.models.functions import Now
 
-from django_jobchains.conf import get_settings
+from django_jobchains.conf import current_database
 from django_jobchains.db.setup import is_column_missing, is_table_missing
 from django_jobchains.declare.labels import MAX_INPUT_LENGTH
 from django_jobchains.declare.registry import get_registry
@@ -287,7 +287,7 @@ def record_overview(
 
     Models whose tables are in another database are also excluded, because its workers process them.
     """
-    alias = using or get_settings().DATABASE
+    alias = using or current_database()
     kinds = sorted(get_registry().record_types(), key=lambda kind: kind.name)
     return tuple(_records(kind, alias, count_to) for kind in kinds if kind.is_in(alias) and is_counted(kind.model))
 

@@ -13,7 +13,7 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.module_loading import import_string
 
-from django_jobchains.conf import get_settings
+from django_jobchains.conf import bound_database, get_settings
 from django_jobchains.store.attempts import Attempts
 from django_jobchains.store.blockers import Blockers
 from django_jobchains.store.chains import Chains
@@ -96,25 +96,25 @@ class Store:
 
 
 def get_store(using: str | None = None) -> Store:
-    """Return the store of a database alias; None is ``JOBCHAINS["DATABASE"]``.
+    """Return the store of a database alias; None is ``current_database()``.
 
     The store is the one for the vendor, or an instance of the class that ``JOBCHAINS`` names for the alias. Raises
     ``ImproperlyConfigured``. Every public call validates its ``using`` here.
     """
-    alias: Any = using
+    alias: Any = bound_database.get() if using is None else using
     if isinstance(alias, str | None) and (found := _stores.get(alias)):
         return found
-    settings = get_settings()
-    alias = settings.DATABASE if using is None else using
+    settings, given = get_settings(), alias
+    alias = settings.DATABASE if given is None else given
     if not isinstance(alias, str) or alias not in connections.settings:
         known = ", ".join(connections.settings)
-        argument = "JOBCHAINS['DATABASE']" if using is None else "using"
+        argument = "JOBCHAINS['DATABASE']" if given is None else "using"
         raise ImproperlyConfigured(f"{argument}={alias!r:.100} is not an alias in DATABASES. Known: {known}.")
-    store = _stores[using] = _store(alias, settings.of(alias, "STORE"))
+    store = _stores[given] = _store(alias, settings.of(alias, "STORE"))
     return store
 
 
-#: The stores of the arguments of ``get_store``, with the current settings.
+#: The stores of the aliases, with the current settings. That of ``DATABASE`` is also the one of None.
 _stores: dict[str | None, Store] = {}
 
 

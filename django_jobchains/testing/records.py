@@ -80,7 +80,7 @@ class RecordRunner:
 
     def _attempts(self) -> Iterator[RecordAttempt]:
         for source in self._sources:
-            _, attempts = source.dequeue(1, condition_of(source.kind, self._throttle))
+            _, attempts = source.dequeue(1, condition_of(source.kind, self._store.using, self._throttle))
             for attempt in attempts:
                 attempt.call_pre_handle()
                 yield attempt

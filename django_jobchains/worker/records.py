@@ -210,8 +210,9 @@ class RecordLane:
         self.source = RecordSource(context, kind, writer, pool.record_attempt)
         self.kind = kind
         self.pool = pool
-        #: None without ``pre_dequeue``.
-        self.conditions = Conditions(self.kind, self._look_at_once) if "pre_dequeue" in self.kind.hooks else None
+        self.conditions: Conditions | None = None
+        if "pre_dequeue" in kind.hooks:
+            self.conditions = Conditions(kind, context.store.using, self._look_at_once)
         self._last: RecordAttempt | None = None
         self._queues = context.queues
         self._wake = context.wake
@@ -456,9 +457,10 @@ class Conditions:
     ``step``.
     """
 
-    def __init__(self, kind: RecordType, on_answer: Callable[[], object]) -> None:
+    def __init__(self, kind: RecordType, using: str, on_answer: Callable[[], object]) -> None:
         self.name = kind.name
         self._kind = kind
+        self._using = using
         self._on_answer = on_answer
         self._question = threading.Event()
         self._answer: Condition | None = None
@@ -485,7 +487,7 @@ class Conditions:
         with waiting():
             self._question.wait()
         if self.is_asked:
-            answer = condition_of(self._kind, self._throttle)
+            answer = condition_of(self._kind, self._using, self._throttle)
             self._question.clear()  # Not earlier: after an error, the next step answers the same question.
             self._answer, self._answered_at = answer, time.monotonic()
             self.is_asked = False  # Cleared last, so that there is always a question or an answer.
@@ -496,12 +498,12 @@ class Conditions:
         self._question.set()
 
 
-def condition_of(kind: RecordType, throttle: WarningThrottle) -> Condition:
+def condition_of(kind: RecordType, using: str, throttle: WarningThrottle) -> Condition:
     """Return the result of ``pre_dequeue``. An error is logged, and nothing is dequeued."""
     if "pre_dequeue" not in kind.hooks:
         return True
     results: list[Any] = []
-    error = call_hook(lambda: results.append(kind.processor.pre_dequeue()))
+    error = call_hook(lambda: results.append(kind.processor.pre_dequeue()), using)
     result = results[0] if results else False
     if error is None and not isinstance(result, bool | Q):
         error = TypeError(f"pre_dequeue() returned {result!r:.50}, neither a bool nor a Q")

@@ -116,8 +116,10 @@ ROOT_NAMES = (
     "Retention",
     "RunningJob",
     "chains",
+    "current_database",
     "limits",
     "schedules",
+    "use_database",
 )
 
 IMPORT_WITHOUT_SETTINGS = """
@@ -139,12 +141,14 @@ def test_importing_the_package_loads_no_module_and_needs_no_settings() -> None:
 
 
 def test_the_public_names_of_the_package_are_those_of_its_modules() -> None:
-    from django_jobchains import chains, limits, processors, schedules
+    from django_jobchains import chains, conf, limits, processors, schedules
 
     assert django_jobchains.__all__ == ROOT_NAMES
     assert set(ROOT_NAMES) <= set(dir(django_jobchains))
     assert (django_jobchains.chains, django_jobchains.limits, django_jobchains.schedules) == (chains, limits, schedules)
-    for name in ROOT_NAMES[:-3]:
+    assert django_jobchains.use_database is conf.use_database
+    assert django_jobchains.current_database is conf.current_database
+    for name in ROOT_NAMES[:13]:
         assert getattr(django_jobchains, name) is getattr(processors, name)
     with pytest.raises(AttributeError, match="no attribute 'Chain'"):
         django_jobchains.Chain  # noqa: B018

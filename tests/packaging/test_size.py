@@ -42,7 +42,7 @@ BUDGETS = {
     "management": 400,
     "middleware": 340,
     "exceptions": 250,
-    "conf": 171,
+    "conf": 187,
     "values": 140,
     "isolation": 110,
     "contrib": 90,
@@ -53,16 +53,16 @@ BUDGETS = {
     "limits": 71,
     "pools": 50,
     "templatetags": 40,
-    "__init__": 49,
+    "__init__": 54,
     "processors": 40,
     "apps": 38,
     "pytest_plugin": 22,
     "tasks_backend": 685,
     "schedules": 369,
 }
-MAX_CODE = 37_416
-MAX_LINES = 52_856
-MAX_FILES = 260
+MAX_CODE = 37_475
+MAX_LINES = 52_960
+MAX_FILES = 261
 MAX_LINES_OF_A_FILE = 700
 #: The number of private functions of up to three lines that only one function calls.
 MAX_SHORT_FUNCTIONS = 62

@@ -21,7 +21,7 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from django_jobchains.admin.actions.forms import ActionForm
-from django_jobchains.conf import get_settings
+from django_jobchains.conf import current_database
 from django_jobchains.text.errors import printable
 from django_jobchains.text.humanize import some_of
 
@@ -145,7 +145,7 @@ def log_change(
     """
     if not rows:
         return
-    using = using or get_settings().DATABASE
+    using = using or current_database()
     record = _record(request, rows, verb)
     with translation.override(settings.LANGUAGE_CODE):
         text = str(message)

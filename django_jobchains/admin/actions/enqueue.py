@@ -20,7 +20,7 @@ from django_jobchains.admin.actions.action import log_change
 from django_jobchains.admin.actions.forms import PayloadForm, TimeFields, TypeForm
 from django_jobchains.admin.actions.row_actions import ChainActionAdmin
 from django_jobchains.chains import Chain
-from django_jobchains.conf import get_settings
+from django_jobchains.conf import current_database
 from django_jobchains.declare.job_types import JobType
 from django_jobchains.declare.registry import get_registry
 from django_jobchains.exceptions import InvalidInput, JobchainsError
@@ -124,7 +124,7 @@ class EnqueueAdmin(ChainActionAdmin):
     def _enqueue(self, request: HttpRequest, job_type: JobType[Any, Any], form: EnqueueForm) -> Chain | None:
         """Enqueue and log the chain, or add the error to the form and return None."""
         try:
-            with transaction.atomic(using=get_settings().DATABASE):
+            with transaction.atomic(using=current_database()):
                 chain = self.start(request, job_type, form.cleaned_data["payload"], form.options())
                 if not chain.deduplicated:
                     log_change(request, [chain], _("Enqueued."), verb="enqueue", flag=ADDITION)

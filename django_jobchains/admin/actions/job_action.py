@@ -21,7 +21,7 @@ from django_jobchains import chains
 from django_jobchains.admin.actions.action import NOT_THERE, Action, Refused
 from django_jobchains.admin.actions.forms import DeleteForm, RescheduleForm
 from django_jobchains.chains import Chain, Job
-from django_jobchains.conf import get_settings
+from django_jobchains.conf import current_database
 from django_jobchains.db.keyset import InArray
 from django_jobchains.db.times import Times
 from django_jobchains.exceptions import (
@@ -155,7 +155,7 @@ class RunNowAction(JobAction):
     log_text = _("Made due now.")
 
     def is_offered(self, target: JobTarget) -> bool:
-        return shown_status(target.job, Times(get_settings().DATABASE)) == ShownStatus.SCHEDULED
+        return shown_status(target.job, Times(current_database())) == ShownStatus.SCHEDULED
 
     def perform(self, targets: Sequence[JobTarget], form: Any, check: Check) -> Collection[UUID]:
         chains.run_now([target.job for target in targets])
@@ -187,7 +187,7 @@ class RescheduleAction(JobAction):
 
 def _refuse_continued(targets: Sequence[JobTarget]) -> None:
     """Refuse if a chain has continued since its job was shown: the job's id may stand for its chain."""
-    jobs = Job.objects.using(get_settings().DATABASE).filter(pk__in=[target.job.id for target in targets])
+    jobs = Job.objects.using(current_database()).filter(pk__in=[target.job.id for target in targets])
     if jobs.with_status(Status.COMPLETED).exists():
         raise Refused(HAS_CONTINUED)
 
@@ -233,7 +233,7 @@ class DeleteAction(JobAction):
     changes_all_jobs = True
 
     def preview(self, model_admin: Any, request: HttpRequest, targets: Sequence[JobTarget]) -> dict[str, Any]:
-        using, selected = get_settings().DATABASE, [target.chain_id for target in targets]
+        using, selected = current_database(), [target.chain_id for target in targets]
         cascade = with_blockers(selected, using)
         find = partial(model_admin.possible_targets, request, action=self)
         is_allowed = not cascade.is_whole or len(find(cascade.chain_ids)) == len(cascade.chain_ids)
@@ -255,7 +255,7 @@ class DeleteAction(JobAction):
         """Add the chains that the targets waited for, unless the user may not delete all of them."""
         if not form.cleaned_data["cascade"]:
             return targets
-        cascade = with_blockers([target.chain_id for target in targets], get_settings().DATABASE)
+        cascade = with_blockers([target.chain_id for target in targets], current_database())
         if not cascade.is_whole:
             raise Refused(_("the chains waited for too many other chains, use manage.py jobchains delete --cascade"))
         found: Sequence[JobTarget] = model_admin.possible_targets(request, cascade.chain_ids, self)

@@ -29,7 +29,7 @@ from django_jobchains.admin.base import ReadOnlyAdmin
 from django_jobchains.admin.visibility import LARGE, with_current_jobs
 from django_jobchains.chains import Chain, Job
 from django_jobchains.chains.tree import with_ids
-from django_jobchains.conf import get_settings
+from django_jobchains.conf import current_database
 from django_jobchains.db.times import Times
 from django_jobchains.declare.job_types import JobType
 from django_jobchains.exceptions import JobchainsError
@@ -83,11 +83,11 @@ class ActionAdmin(ConfirmedActions, ReadOnlyAdmin):
         return [_("Type"), _("Status"), _("Action"), _("Id")]
 
     def action_row(self, target: JobTarget, refusal: Any) -> ActionRow:
-        status, url = shown_status(target.job, Times(get_settings().DATABASE)), self.page_url("change", target.pk)
+        status, url = shown_status(target.job, Times(current_database())), self.page_url("change", target.pk)
         return ActionRow(target.row.type_name, url, status.value, status.label, refusal, id=target.pk)
 
     def action_database(self, request: HttpRequest) -> str:
-        return get_settings().DATABASE
+        return current_database()
 
     def perform_action(
         self, request: HttpRequest, action: Any, targets: Sequence[JobTarget], form: Any, result: ActionResult
@@ -117,7 +117,7 @@ class ActionAdmin(ConfirmedActions, ReadOnlyAdmin):
 
         The caller has locked the chains, which may have continued between the read of the targets and the lock.
         """
-        chains = Chain.objects.using(get_settings().DATABASE)
+        chains = Chain.objects.using(current_database())
         by_id = {chain.id: chain for chain in with_ids(with_current_jobs(chains), [each.chain_id for each in targets])}
         continued = []
         for target in targets:

@@ -38,7 +38,7 @@ from django_jobchains.admin.dashboard.access import DashboardAccess, access_of, 
 from django_jobchains.admin.dashboard.visible_figures import Failures, failing_types, visible_failures, visible_overview
 from django_jobchains.admin.record_admin import is_counted
 from django_jobchains.admin.visibility import LARGE, Visibility
-from django_jobchains.conf import get_settings
+from django_jobchains.conf import current_database
 from django_jobchains.db.times import Times
 from django_jobchains.models import Job, QueueState, Schedule, ScheduleQuerySet
 from django_jobchains.monitoring import (
@@ -161,7 +161,7 @@ def running_rows(visibility: Visibility, jobs: QuerySet[Job], limit: int) -> Tab
     found = longest_running(jobs.defer(*LARGE), MAX_RUNNING)
     seen = {job.pk for job in visibility.seen([job for job, _seconds in found])}
     table = first_rows([(job, seconds) for job, seconds in found if job.pk in seen], limit)
-    inputs = label_inputs([job for job, _seconds in table.rows], get_settings().DATABASE)
+    inputs = label_inputs([job for job, _seconds in table.rows], current_database())
     rows = [
         RunningRow(job, seconds, visibility.payloads(job).label(job.type_name, inputs.get(job.pk)))
         for job, seconds in table.rows
@@ -409,7 +409,7 @@ class DashboardPages(ReadOnlyAdmin):
         context |= {"ranges": ranges, "refresh_url": url_with(request, **{FRAGMENT: 1})}
         status = 200
         try:
-            with time_limit(get_settings().DATABASE):
+            with time_limit(current_database()):
                 context["dashboard"] = read(request, chosen)
         except TimeLimitExceeded:
             context |= {
@@ -421,7 +421,7 @@ class DashboardPages(ReadOnlyAdmin):
         return self.render(request, template, context, status)
 
     def _figures(self, request: HttpRequest) -> _Figures:
-        using, visibility = get_settings().DATABASE, self.visibility(request)
+        using, visibility = current_database(), self.visibility(request)
         access = self._access
         is_whole = visibility.sees_all(Job)
         failures: dict[str, Failures] = {}
@@ -533,7 +533,7 @@ class DashboardPages(ReadOnlyAdmin):
         return redirect(page_url(self.admin_site, request))
 
     def _change_queue(self, request: HttpRequest, form: QueueChangeForm) -> None:
-        using, (verb, name, _slots) = get_settings().DATABASE, form.change
+        using, (verb, name, _slots) = current_database(), form.change
         with transaction.atomic(using=using):
             form.apply(using)
             queue = QueueState.objects.using(using).get(pk=name)

@@ -10,7 +10,7 @@ from django.db.models.functions import Cast, Length
 
 from django_jobchains.admin.visibility import LARGE, Visibility
 from django_jobchains.chains.tree import ChainTree, Step, add_attempts, add_blockers, count_blockers
-from django_jobchains.conf import get_settings
+from django_jobchains.conf import current_database
 from django_jobchains.models import Chain, FailedAttempt, Job, JobBlocker, JobProgress, LogLine
 from django_jobchains.models.payload_fields import PayloadTextField, text_start
 
@@ -82,12 +82,12 @@ def visible_job(job_id: UUID, visibility: Visibility) -> Job | None:
 
 def failure_chains(job_ids: Iterable[UUID]) -> list[UUID]:
     """Return the ids of the last chains that ``on_failure`` started for these jobs, the newest first."""
-    jobs = Job.objects.using(get_settings().DATABASE).filter(failed_job_id__in=list(job_ids)).order_by("-id")
+    jobs = Job.objects.using(current_database()).filter(failed_job_id__in=list(job_ids)).order_by("-id")
     return list(jobs.values_list("chain_id", flat=True)[:MAX_FAILURE_CHAINS])
 
 
 def attempts(limit: int) -> QuerySet[FailedAttempt]:
-    all_ = FailedAttempt.objects.using(get_settings().DATABASE)
+    all_ = FailedAttempt.objects.using(current_database())
     return texts(all_.annotate(error_text=text_start("error", MAX_ERROR_LENGTH)).defer("error"), limit, "traceback")
 
 
@@ -99,7 +99,7 @@ def steps(chain: Chain, ranges: Iterable[range], visibility: Visibility) -> dict
     found = with_texts(visibility.rows(Job), MAX_STEP_PAYLOAD).filter(wanted, chain_id=chain.id).order_by("chain_index")
     steps = {job.id: Step(job) for job in visibility.seen(found)}
     add_attempts(steps, attempts(MAX_STEP_PAYLOAD), ATTEMPTS_PER_STEP)
-    count_blockers(steps, get_settings().DATABASE)
+    count_blockers(steps, current_database())
     _add_levels(steps, {chain.id}, visibility)
     return steps
 
@@ -108,7 +108,7 @@ def _add_levels(steps: dict[UUID, Step], seen: set[UUID], visibility: Visibility
     """Add the blockers of the steps, and the blockers of the current jobs of those chains."""
 
     def add(steps: dict[UUID, Step]) -> dict[UUID, ChainTree]:
-        links = visibility.within(Chain, JobBlocker.objects.using(get_settings().DATABASE), "blocker_id")
+        links = visibility.within(Chain, JobBlocker.objects.using(current_database()), "blocker_id")
         return add_blockers(steps, BLOCKERS_PER_STEP, seen, links, visibility.chains)
 
     level = add(steps)
@@ -121,12 +121,12 @@ def _add_levels(steps: dict[UUID, Step], seen: set[UUID], visibility: Visibility
 
 
 def progress(job_ids: Iterable[UUID]) -> dict[UUID, JobProgress]:
-    return JobProgress.objects.using(get_settings().DATABASE).in_bulk(list(job_ids))
+    return JobProgress.objects.using(current_database()).in_bulk(list(job_ids))
 
 
 def last_lines(job_id: UUID, limit: int, before: tuple[int, int] | None = None) -> Slice:
     """Return the last log lines of a job, oldest first. ``next`` is the position of the first line."""
-    lines = LogLine.objects.using(get_settings().DATABASE).filter(job_id=job_id)
+    lines = LogLine.objects.using(current_database()).filter(job_id=job_id)
     if before:
         lease_number, position = before
         lines = lines.filter(lease_number__lte=lease_number).filter(
@@ -146,7 +146,7 @@ def last_attempts(job_id: UUID, before: int | None = None) -> Slice:
 def blockers(job_id: UUID, after: int | None, visibility: Visibility) -> Slice:
     """Return the visible blockers of a job in order. ``next`` is the position of the last one."""
     links: QuerySet[JobBlocker] = (
-        JobBlocker.objects.using(get_settings().DATABASE).filter(job_id=job_id).order_by("position")
+        JobBlocker.objects.using(current_database()).filter(job_id=job_id).order_by("position")
     )
     links = visibility.within(Chain, links, "blocker_id")
     page = _slice(links if after is None else links.filter(position__gt=after), BLOCKERS_PER_PAGE, "position")
@@ -166,7 +166,7 @@ class Dependent:
 def dependents(chain_id: UUID, after: UUID | None, visibility: Visibility) -> Slice:
     """Return the visible dependents of a chain by job id. ``next`` is the last visible job id."""
     links: QuerySet[JobBlocker] = (
-        JobBlocker.objects.using(get_settings().DATABASE).filter(blocker_id=chain_id).order_by("job_id")
+        JobBlocker.objects.using(current_database()).filter(blocker_id=chain_id).order_by("job_id")
     )
     links = visibility.within(Chain, links, "job__chain_id")
     links = links.select_related("job").defer(*(f"job__{name}" for name in (*LARGE, "context")))

@@ -33,7 +33,7 @@ from django_jobchains.admin.detail.steps import Presenter, TimeScale
 from django_jobchains.admin.display import Timestamps
 from django_jobchains.admin.visibility import LARGE, Visibility, with_current_jobs
 from django_jobchains.chains.tree import Step, count_blockers, with_ids
-from django_jobchains.conf import get_settings
+from django_jobchains.conf import current_database
 from django_jobchains.context import trace_id_of, trace_url_of
 from django_jobchains.models import Chain, Job, Schedule
 from django_jobchains.models.jobs import ShownStatus, shown_status
@@ -55,7 +55,7 @@ class DetailAdmin(ReadOnlyAdmin):
             raise PermissionDenied
         key = self.key_of(unquote(object_id))
         try:
-            with time_limit(get_settings().DATABASE):
+            with time_limit(current_database()):
                 found = self.visible_row(request, key)
                 if found is None:
                     return self.missing(request, key, object_id)
@@ -130,7 +130,7 @@ class DetailAdmin(ReadOnlyAdmin):
         lines = queries.last_lines(found.id, queries.LINES_PER_PAGE, log_position(request))
         blockers = queries.blockers(found.id, integer_parameter(request, "blockers", 0), visibility)
         step = Step(found, attempts=list(attempts.rows), blockers=list(blockers.rows))
-        count_blockers({found.id: step}, get_settings().DATABASE)
+        count_blockers({found.id: step}, current_database())
         trace_id = trace_id_of(getattr(found, "context_text", None))
         is_only_step = chain is not None and count == 1
         scale = TimeScale([step], presenter.timestamps) if is_only_step else None
@@ -163,7 +163,7 @@ class DetailAdmin(ReadOnlyAdmin):
     def presenter(self, request: HttpRequest, *rows: Model) -> Presenter:
         """Return a presenter, which shows payloads only if the user may see them for the job and these rows."""
         payloads_of = partial(self.visibility(request).payloads, *rows)
-        return Presenter(payloads_of, Timestamps(get_settings().DATABASE), self.admin_site.name)
+        return Presenter(payloads_of, Timestamps(current_database()), self.admin_site.name)
 
 
 class ChainDetailAdmin(DetailAdmin):

@@ -29,7 +29,7 @@ from django_jobchains.admin.display import Timestamps
 from django_jobchains.admin.lists.filters import CHAIN_FILTERS, COUNT_SECONDS, JOB_FILTERS
 from django_jobchains.admin.lists.search import SearchResult, find
 from django_jobchains.admin.visibility import LARGE, Visibility, with_current_jobs
-from django_jobchains.conf import get_settings
+from django_jobchains.conf import current_database
 from django_jobchains.db.keyset import Page, PagedQuerySet
 from django_jobchains.declare.labels import MAX_INPUT_LENGTH
 from django_jobchains.declare.registry import get_registry
@@ -333,7 +333,7 @@ class ListAdmin(ReadOnlyAdmin):
     def get_list_display(self, request: HttpRequest) -> list[Any]:
         """Return methods that depend on the request, which ``list_display`` does not get."""
         address = partial(page_url, self.admin_site, request)
-        columns = self.columns(self.visibility(request), get_settings().DATABASE, self.admin_site.name, address)
+        columns = self.columns(self.visibility(request), current_database(), self.admin_site.name, address)
         return [getattr(columns, name) for name in columns.names]
 
     def get_list_display_links(self, request: HttpRequest, list_display: Sequence[Any]) -> list[Any]:

@@ -31,7 +31,7 @@ from django_jobchains.cli.status import StatusCommand
 from django_jobchains.cli.subcommand import Invocation, Subcommand
 from django_jobchains.cli.top import TopCommand
 from django_jobchains.cli.types import TypesCommand
-from django_jobchains.conf import get_settings
+from django_jobchains.conf import current_database
 from django_jobchains.values import did_you_mean
 
 SUBCOMMANDS: tuple[type[Subcommand], ...] = (
@@ -121,7 +121,7 @@ class Command(BaseCommand):
 
 def _alias(given: str | None) -> str:
     try:
-        alias = given or get_settings().DATABASE
+        alias = given or current_database()
     except ImproperlyConfigured as error:
         raise CommandError(str(error)) from error
     if alias not in connections.settings:

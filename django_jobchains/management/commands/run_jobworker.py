@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +50,7 @@ class Command(BaseCommand):
         try:
             if link is not None:
                 self._run_for_supervisor(options, link)
-            elif options["processes"] or options["reload"]:
+            elif options["processes"] or options["reload"] or len(_databases(options)) > 1:
                 self._supervise(options)
             else:
                 self._run(options)
@@ -59,7 +59,8 @@ class Command(BaseCommand):
 
     def _run(self, options: dict[str, Any]) -> None:
         limits = {"max_jobs": options["max_jobs"], "max_rss": options["max_rss"]}
-        worker = _worker(options, **limits, max_active_seconds=options["max_active"])
+        [database] = _databases(options)
+        worker = _worker(options, database, **limits, max_active_seconds=options["max_active"])
         _check_size(options["max_rss"])
         with _process_metrics(options) as metrics, self._health_server(options, worker.health, metrics):
             self._work(worker, options)
@@ -68,7 +69,8 @@ class Command(BaseCommand):
         """Run a worker that asks to be replaced at its limits, instead of exiting."""
         if options["name"]:
             options["name"] = f"{options['name']}-{link.number}"
-        worker = _worker(options)
+        databases = _databases(options)
+        worker = _worker(options, databases[(link.number - 1) % len(databases)])
         with _process_metrics(options) as metrics:
             link.start(worker, lambda: _replace_reason(worker, options), metrics)
             self._work(worker, options, link.finish)
@@ -92,7 +94,7 @@ class Command(BaseCommand):
         worker = self._checked(options)
         merged = _merged_metrics(options)
         supervisor = Supervisor(
-            options["processes"] or 1,
+            (options["processes"] or 1) * len(_databases(options)),
             name=worker.name,
             shutdown_seconds=worker.shutdown_seconds,
             burst=options["burst"],
@@ -128,17 +130,19 @@ class Command(BaseCommand):
 
     def _checked(self, options: dict[str, Any]) -> Worker:
         """Return a worker as each process will create it, so that an error is shown once, before any process starts."""
+        options_used = "--processes, --reload and several --database"
         if os.name != "posix":
-            raise CommandError("--processes and --reload need a POSIX system. Start several workers instead.")
+            raise CommandError(f"{options_used} need a POSIX system. Start several workers instead.")
         if not self._owns_process:
             raise CommandError(
-                "--processes and --reload start the same command line again. Start the command from a command line."
+                f"{options_used} start the same command line again. Start the command from a command line."
             )
         if options["reload"] and options["burst"]:
             raise CommandError("--reload waits for changes, but --burst ends when nothing is due. Use one of them.")
-        worker = _worker(options)
+        for database in _databases(options):
+            worker = _worker(options, database)
+            _check_database(worker)
         _check_size(options["max_rss"])
-        _check_database(worker)
         connections.close_all()
         return worker
 
@@ -184,14 +188,20 @@ class Command(BaseCommand):
             sys.exit(code)
 
 
-def _worker(options: dict[str, Any], **limits: Any) -> Worker:
+def _databases(options: dict[str, Any]) -> Sequence[str | None]:
+    """Return the databases to serve; None is ``JOBCHAINS["DATABASE"]``."""
+    given = options["database"] or [None]
+    return [given] if isinstance(given, str) else list(dict.fromkeys(given))  # call_command() may pass a string
+
+
+def _worker(options: dict[str, Any], database: str | None, **limits: Any) -> Worker:
     return Worker(
         slots=options["slots"],
         async_slots=options["async_slots"],
         queues=options["queue"],
         queue_slots=dict(options["queue_slots"] or ()),
         types=options["type"],
-        using=options["database"],
+        using=database,
         burst=options["burst"],
         maintenance_only=options["maintenance_only"],
         **limits,
@@ -287,7 +297,12 @@ def _add_options(parser: CommandParser) -> None:
         metavar="PATTERN",
         help="types to run: shop.*; repeatable (default: all)",
     )
-    parser.add_argument("--database", metavar="ALIAS", help="database alias of the job tables (JOBCHAINS['DATABASE'])")
+    parser.add_argument(
+        "--database",
+        action="append",
+        metavar="ALIAS",
+        help="database alias of the job tables (JOBCHAINS['DATABASE']); repeatable: each has its own processes",
+    )
     parser.add_argument("--burst", action="store_true", help="exit when nothing is due")
     parser.add_argument("--max-jobs", type=positive, metavar="N", help="exit, or be replaced, after N jobs")
     parser.add_argument(
@@ -310,7 +325,10 @@ def _add_options(parser: CommandParser) -> None:
     )
     parser.add_argument("--name", metavar="NAME", help="worker name instead of the host's name")
     parser.add_argument(
-        "--processes", type=positive, metavar="N", help="run N worker processes, and restart those that exit"
+        "--processes",
+        type=positive,
+        metavar="N",
+        help="run N worker processes for each database, and restart those that exit",
     )
     parser.add_argument("--reload", action="store_true", help="restart when a Python file changes; for development")
     parser.add_argument("--health-port", type=_port, metavar="PORT", help=_HEALTH_PORT)
