@@ -5,6 +5,7 @@
 # make quick    the plain tests on SQLite, without those of the admin and of child processes; make sqlite, make postgresql: all tests on that database
 # make mutations    breaks the guards in tests/mutations one by one, and checks that the tests notice; a part of test-all
 # make fleet    workers behind PgBouncer, and on clusters that fail over (PostgreSQL, NATS, Redis); as root, on Debian
+# make soak MINUTES=60    work of all kinds, while everything that can fail does: reports what was lost, doubled or exceeded
 # make docs    builds the documentation site into .cache/docs, with warnings as errors
 # make release REPOSITORY=https://…    builds and checks the files of a release into dist
 # make bench   measurements: figures and a page of them go to .cache/bench.json and .cache/bench.md
@@ -26,7 +27,7 @@ NOX = $(VENV)/bin/python -m nox
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := test
-.PHONY: test test-all $(SESSIONS) demo shop bench bench-table bench-page bench-peers format clean
+.PHONY: test test-all $(SESSIONS) demo shop soak bench bench-table bench-page bench-peers format clean
 
 # Two sessions at a time, and in each a process of tests for each core: tests wait about as much as they compute.
 test: $(VENV)/.ready
@@ -44,6 +45,11 @@ shop: $(DEMO)/.ready
 
 demo: $(DEMO)/.ready
 	@$(DEMO)/bin/python example_project/manage.py demo
+
+MINUTES ?= 60
+
+soak: $(VENV)/.ready
+	@$(VENV)/bin/python -m tests.soak --minutes $(MINUTES)
 
 # A new server of the newest version: python -m benchmarks without --own-server measures that of BENCH_DATABASE_URL.
 ROUNDS ?= 3

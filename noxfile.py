@@ -106,7 +106,7 @@ NETWORK = "tests/chaos/test_network.py"
 #: Files with tests of locks run on PostgreSQL too.
 ON_ONE_DATABASE = (
     "admin/actions", "admin/visibility", "children", "commands", "configuration", "documentation", "packaging",
-    "processors", "redaction", "testing", "typing",
+    "processors", "redaction", "soak", "testing", "typing",
 )  # fmt: skip
 #: Of these, what does not depend on the versions of Python and Django either runs with the lowest ones only.
 ON_ONE_VERSION = ("admin/visibility", "redaction")
