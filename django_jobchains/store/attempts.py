@@ -143,7 +143,7 @@ class Attempts(Part):
         with self.db.transaction():
             written = self._writes.update(assignments, "job_id uuid, n int", rows)
             if written and not has_begun:
-                self._rates.refund([row.key[0] for row in written])
+                self._rates.refund_jobs([row.key[0] for row in written])
             self._writes.follow_up(written, effects or Effects())
         return {row.key for row in written}
 

@@ -270,12 +270,7 @@ class Limits(Part, ABC):
     @property
     def _starts_at(self) -> str:
         """SQL of when the rate of a row of ``reached`` allows the next start, in microseconds."""
-        return f"""
-            CASE WHEN burst IS NULL THEN 0 ELSE COALESCE((
-                SELECT {self._rates.full_at("state", "reached")} - reached.microseconds * (reached.burst - 1)
-                FROM {self.tables.rate_state} AS state WHERE state.key = reached.rate_key
-            ), 0) END
-        """
+        return f"CASE WHEN burst IS NULL THEN 0 ELSE {self._rates.starts_at('reached', 'reached.rate_key')} END"
 
     @property
     def _lock(self) -> str:
@@ -301,31 +296,18 @@ class Limits(Part, ABC):
     def _claim_jobs(self) -> str:
         lease_seconds = "(SELECT wanted.lease_seconds FROM wanted WHERE wanted.type_name = job.type_name LIMIT 1)"
         keys = self.db.any_of("SELECT DISTINCT concurrency_key FROM wanted WHERE concurrency_key IS NOT NULL")
-        rated = self.db.any_of("SELECT DISTINCT rate_key FROM wanted WHERE burst IS NOT NULL")
-        burst = "clock.microseconds + wanted.microseconds * wanted.burst"
-        full_at = f"{self.db.greatest}(COALESCE({self._rates.full_at('state', 'wanted')}, 0), clock.microseconds)"
         return f"""
             WITH RECURSIVE wanted AS MATERIALIZED (SELECT * FROM {self.db.rows(_WANTED)}),
-            moment AS MATERIALIZED (
-                SELECT now, {self.db.microseconds("now")} AS microseconds FROM {self.db.clock}
-            ),
+            {self._rates.buckets},
             running AS MATERIALIZED (
                 SELECT concurrency_key, count(*) AS count FROM {self.tables.job} {self.db.by_index("jobchains_counted")}
                 WHERE status = 'running' AND concurrency_key IS NOT NULL AND concurrency_key {keys}
                 GROUP BY concurrency_key
             ),
-            states AS MATERIALIZED (SELECT * FROM {self.tables.rate_state} WHERE key {rated}),
-            locked AS MATERIALIZED (
-                SELECT state.key FROM {self.tables.rate_state} AS state WHERE key {rated} {self.db.skip_lock("state")}
-            ),
             allowed AS MATERIALIZED (
-                SELECT wanted.*, slot_limit - COALESCE(running.count, 0) AS places,
-                    CASE WHEN burst IS NULL THEN NULL WHEN state.key IS NOT NULL AND locked.key IS NULL THEN 0
-                    ELSE ({burst} - {full_at}) / wanted.microseconds END AS starts
-                FROM wanted CROSS JOIN moment AS clock
+                SELECT wanted.*, slot_limit - COALESCE(running.count, 0) AS places, {self._rates.starts} AS starts
+                FROM {self._rates.of_wanted}
                 LEFT JOIN running ON running.concurrency_key = wanted.concurrency_key
-                LEFT JOIN states AS state ON state.key = wanted.rate_key
-                LEFT JOIN locked ON locked.key = wanted.rate_key
             ),
             free AS MATERIALIZED (
                 SELECT * FROM allowed WHERE COALESCE(places, 1) > 0 AND COALESCE(starts, 1) > 0

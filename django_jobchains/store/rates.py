@@ -1,20 +1,23 @@
-"""How fast jobs may start: a token bucket for each rate key, kept as one time, by GCRA.
+"""How fast jobs and records may start: a token bucket for each rate key, kept as one time, by GCRA.
 
-A bucket is a time: when it will be full, so that as many jobs may start at once as the burst allows. Each start moves
-it by the interval of the rate. Jobs may start while it is at most ``burst`` intervals ahead. Times are microseconds
-since 1970 by the database's clock, because sums of whole numbers are exact. See docs/decisions/0102-rates.md.
+A bucket is a time: when it will be full, so that as many may start at once as the burst allows. Each start moves it by
+the interval of the rate. Jobs and records may start while it is at most ``burst`` intervals ahead. Times are
+microseconds since 1970 by the database's clock, because sums of whole numbers are exact. See
+docs/decisions/0102-rates.md.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 from uuid import UUID
 
-from django_jobchains.store.database import Part, ids_json, rows_json, statement
+from django_jobchains.store.database import Part, ids_json, rows_json, statement, statements
 from django_jobchains.store.errors import retried
 
+_WANTED = "rate_key text, microseconds bigint, burst int"
 _STARTED = "key text, count int, started_at bigint, microseconds bigint, burst int"
+_CHARGES = "rate_key text, started_at bigint"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -25,7 +28,66 @@ class StartRate(NamedTuple):
     burst: int
 
 
+class Charge(NamedTuple):
+    """The bucket that counts a start, and the time when it was counted, in microseconds."""
+
+    rate_key: str
+    started_at: int
+
+
+class Bucket(NamedTuple):
+    """How many may start now, 0 if the row of the bucket is locked, and the seconds until the next one may."""
+
+    starts: int
+    seconds: float
+
+
 class Rates(Part):
+    def try_lock(self, rate_key: str) -> str:
+        """SQL of whether this transaction has locked a bucket until it ends. It does not wait for others."""
+        return self.db.try_lock(f"'rate ' || {rate_key}")
+
+    def starts_at(self, rate: str, rate_key: str) -> str:
+        """SQL of when a rate allows the next start, in microseconds; it is in the past for a bucket without a row."""
+        return f"""
+            COALESCE((
+                SELECT {self.full_at("state", rate)} - {rate}.microseconds * ({rate}.burst - 1)
+                FROM {self.tables.rate_state} AS state WHERE state.key = {rate_key}
+            ), 0)
+        """
+
+    @property
+    def buckets(self) -> str:
+        """SQL of tables about the rates of ``wanted``: the time, the rows of buckets, and those of them locked now."""
+        rated = self.db.any_of("SELECT DISTINCT rate_key FROM wanted WHERE burst IS NOT NULL")
+        return f"""
+            moment AS MATERIALIZED (
+                SELECT now, {self.db.microseconds("now")} AS microseconds FROM {self.db.clock}
+            ),
+            states AS MATERIALIZED (SELECT * FROM {self.tables.rate_state} WHERE key {rated}),
+            locked AS MATERIALIZED (
+                SELECT state.key FROM {self.tables.rate_state} AS state WHERE key {rated} {self.db.skip_lock("state")}
+            )"""
+
+    @property
+    def of_wanted(self) -> str:
+        """SQL that joins ``wanted`` with ``buckets``."""
+        return """
+            wanted CROSS JOIN moment AS clock
+            LEFT JOIN states AS state ON state.key = wanted.rate_key
+            LEFT JOIN locked ON locked.key = wanted.rate_key
+        """
+
+    @property
+    def starts(self) -> str:
+        """SQL of how many may start now by the rate of a row of ``of_wanted``, NULL without one."""
+        burst = "clock.microseconds + wanted.microseconds * wanted.burst"
+        full_at = f"{self.db.greatest}(COALESCE({self.full_at('state', 'wanted')}, 0), clock.microseconds)"
+        return f"""
+            CASE WHEN burst IS NULL THEN NULL WHEN state.key IS NOT NULL AND locked.key IS NULL THEN 0
+            ELSE ({burst} - {full_at}) / wanted.microseconds END
+        """
+
     def full_at(self, state: str, rate: str) -> str:
         """SQL of when a bucket is full, for a row of the table and the rate of its key.
 
@@ -33,27 +95,38 @@ class Rates(Part):
         """
         return f"{self.db.least}({state}.full_at, {state}.started_at + {rate}.microseconds * {rate}.burst)"
 
-    def charge(self, started: Iterable[tuple[str, StartRate]], now: datetime) -> float:
-        """Count the starts of jobs at this time: the keys of their buckets, and the rates.
+    def read(self, rate_keys: Iterable[str], rate: StartRate) -> dict[str, Bucket]:
+        """Return the buckets of these keys, and lock their rows. The transaction holds the locks of the keys."""
+        rows = self.db.fetch(self._read, [rows_json(_WANTED, [(key, *rate) for key in set(rate_keys)])])
+        return {key: Bucket(starts, float(seconds)) for key, starts, seconds in rows}
 
-        The transaction has claimed the jobs, and holds the locks of the keys and of their rows. Returns the seconds
-        until one of these keys may start its next job, which are not positive if it may now.
+    def charge(self, started: Iterable[tuple[str, StartRate]], now: datetime) -> float:
+        """Count starts at this time: the keys of their buckets, and the rates.
+
+        The transaction has claimed the jobs or records, and holds the locks of the keys and of their rows. Returns the
+        seconds until one of these keys may start its next one, which are not positive if it may now.
         """
-        microseconds = (now - _EPOCH) // timedelta(microseconds=1)
+        microseconds = in_microseconds(now)
         counts = Counter(started)
         rows = [(key, count, microseconds, *rate) for (key, rate), count in counts.items()]
         full_at: dict[str, int] = dict(self.db.fetch(self._charge, [rows_json(_STARTED, rows)]))
         starts_at = [full_at[key] - rate.microseconds * (rate.burst - 1) for key, rate in counts]
         return (min(starts_at) - microseconds) / 1e6
 
-    def refund(self, job_ids: Collection[UUID]) -> None:
-        """Undo the starts of claimed jobs that have not begun, unless other jobs have started since then.
+    def refund_jobs(self, job_ids: Collection[UUID]) -> None:
+        """Undo the starts of claimed jobs that have not begun, unless others have started since then.
 
         A later start may have been possible only because of the time that has passed since the first one. If that were
         undone, too many could start within a window. Buckets that a claim has locked are skipped for the same reason.
         """
         ids = ids_json(job_ids)
-        self.db.execute(self._refund, [ids, ids])
+        self.db.execute(self._refund(True), [ids, ids])
+
+    @retried
+    def refund(self, charges: Sequence[Charge]) -> None:
+        """Undo these starts in the same way as ``refund_jobs``."""
+        rows = rows_json(_CHARGES, charges)
+        self.db.execute(self._refund(False), [rows, rows])
 
     @retried
     def forget(self, limit: int) -> int:
@@ -73,18 +146,30 @@ class Rates(Part):
         """
 
     @statement
-    def _refund(self) -> str:
-        started_at = self.db.microseconds("job.last_attempt_at")
-        job = f"{self.tables.job} AS job WHERE job.id {self.db.any_id} AND job.rate_key IS NOT NULL"
+    def _read(self) -> str:
+        starts_at = f"COALESCE({self.full_at('state', 'wanted')}, 0) - wanted.microseconds * (wanted.burst - 1)"
+        return f"""
+            WITH wanted AS MATERIALIZED (SELECT * FROM {self.db.rows(_WANTED)}), {self.buckets}
+            SELECT rate_key, {self.starts}, ({starts_at} - clock.microseconds) / 1000000.0 FROM {self.of_wanted}
+        """
+
+    @statements
+    def _refund(self, of_jobs: bool) -> str:
+        charges = f"SELECT d.rate_key, d.started_at FROM {self.db.rows(_CHARGES)}"
+        if of_jobs:
+            charges = f"""
+                SELECT job.rate_key, {self.db.microseconds("job.last_attempt_at")} AS started_at
+                FROM {self.tables.job} AS job WHERE job.id {self.db.any_id} AND job.rate_key IS NOT NULL
+            """
         unlocked = f"""
             SELECT free.key FROM {self.tables.rate_state} AS free
-            WHERE free.key {self.db.any_of(f"SELECT job.rate_key FROM {job}")} {self.db.skip_lock("free")}
+            WHERE free.key {self.db.any_of(f"SELECT rate_key FROM ({charges}) AS charged")} {self.db.skip_lock("free")}
         """
         return f"""
             UPDATE {self.tables.rate_state} AS state
             SET full_at = state.full_at - state.interval_microseconds * d.count
             FROM (
-                SELECT job.rate_key, {started_at} AS started_at, count(*) AS count FROM {job} GROUP BY 1, 2
+                SELECT rate_key, started_at, count(*) AS count FROM ({charges}) AS charged GROUP BY 1, 2
             ) AS d
             WHERE state.key = d.rate_key AND state.started_at = d.started_at AND state.key {self.db.any_of(unlocked)}
         """
@@ -96,3 +181,8 @@ class Rates(Part):
             WHERE state.full_at <= {self.db.microseconds(self.db.now)} LIMIT %s {self.db.skip_lock("state")}
         """
         return f"DELETE FROM {self.tables.rate_state} WHERE key {self.db.any_of(full)} RETURNING key"
+
+
+def in_microseconds(time: datetime) -> int:
+    """Return a time as the columns of buckets have it."""
+    return (time - _EPOCH) // timedelta(microseconds=1)

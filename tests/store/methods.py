@@ -10,9 +10,10 @@ from django_jobchains.store.database import Part
 INTERNAL = {
     "blockers.fail_waiting", "blockers.has_open_link", "blockers.link", "blockers.lock", "blockers.resolve",
     "chains.cancel_jobs", "chains.erase", "jobs.claimed", "jobs.create_and_commit", "jobs.started", "keys.find",
-    "keys.lock", "keys.mark", "limits.claim_of", "limits.lock_groups", "rates.charge", "rates.full_at", "rates.refund",
-    "last_jobs.lock_current", "last_jobs.lock_jobs", "last_jobs.lock_rows", "last_jobs.lock_unlocked",
-    "schedules.due", "schedules.fired", "schedules.lock", "schedules.pause", "schedules.resume", "schedules.run",
+    "keys.lock", "keys.mark", "limits.claim_of", "limits.lock_groups", "rates.charge", "rates.full_at", "rates.read",
+    "rates.refund_jobs", "rates.starts_at", "rates.try_lock", "last_jobs.lock_current", "last_jobs.lock_jobs",
+    "last_jobs.lock_rows", "last_jobs.lock_unlocked", "schedules.due", "schedules.fired", "schedules.lock",
+    "schedules.pause", "schedules.resume", "schedules.run",
 }  # fmt: skip
 
 

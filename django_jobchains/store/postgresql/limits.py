@@ -83,10 +83,9 @@ class LimitScan(Limits):
 
     @property
     def _lock(self) -> str:
-        of_starts = "'rate ' || rate_key"
         return f"""
             (slot_limit IS NULL OR {self.db.try_lock("concurrency_key")})
-            AND (burst IS NULL OR {self.db.try_lock(of_starts)})
+            AND (burst IS NULL OR {self._rates.try_lock("rate_key")})
         """
 
     @property
