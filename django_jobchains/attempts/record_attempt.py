@@ -32,6 +32,7 @@ from django_jobchains.records.saving import leave_out
 from django_jobchains.store import Store
 from django_jobchains.store.database import OpenTransaction
 from django_jobchains.store.errors import blames_row
+from django_jobchains.store.rates import Charge
 from django_jobchains.store.record_tables import RecordEnd, RecordKey, RecordTable
 from django_jobchains.store.records import lost_reason
 from django_jobchains.telemetry import observes, report
@@ -70,6 +71,8 @@ class EndedRecord:
     abandoned_reason: str = ""
     #: The seconds from when the record was due until it was dequeued, or None if they are unknown.
     wait_seconds: float | None = None
+    #: Where its start was counted, which is undone if the record is handed back. None without a rate.
+    charge: Charge | None = None
     #: The span of the attempt, which ends when the state is written.
     span: "AttemptSpan | None" = None
     #: Whether the state has been written and reported, or never will be.
@@ -132,6 +135,8 @@ class RecordAttempt(Attempt[EndedRecord]):
     #: The monotonic time since which the project's code may occupy the thread. None: the attempt waits for a child
     #: process or for the write of its end.
     runs_since: float | None = 0.0
+    #: Where its start was counted, if it has a rate.
+    charge: Charge | None = None
     #: Whether ``pre_handle`` was called, or will not be.
     is_prepared = False
     #: Whether the end was passed to ``put``.
@@ -255,10 +260,15 @@ class RecordAttempt(Attempt[EndedRecord]):
             self._end_preparing()
         return []
 
-    def hand_back(self) -> EndedRecord:
-        """Return the end of an attempt that did not start, or that was interrupted through no fault of its handler."""
+    def hand_back(self, *, has_begun: bool = True) -> EndedRecord:
+        """Return the end of an attempt that did not start, or that was interrupted through no fault of its handler.
+
+        ``has_begun``: False if the handler was not called, so that the attempt is not counted as a start.
+        """
         self._end_preparing()
-        return self._ended(RecordEnd(*self.key, "handed_back"))
+        ended = self._ended(RecordEnd(*self.key, "handed_back"))
+        ended.charge = None if has_begun else self.charge
+        return ended
 
     def abandon(self, error: BaseException) -> None:
         """Release the record after an error that is not the handler's. It gets no more heartbeats, so it is reset."""

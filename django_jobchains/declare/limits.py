@@ -17,7 +17,6 @@ from django_jobchains.store.deduplication import TENANT_SEPARATOR as SEPARATOR
 from django_jobchains.store.limits import LimitedTypes
 from django_jobchains.store.queues import Override
 from django_jobchains.store.rates import StartRate
-from django_jobchains.store.record_limits import RecordTypeLimits
 from django_jobchains.text.errors import describe
 from django_jobchains.text.humanize import sentence
 from django_jobchains.values import MAX_SECONDS, TYPE_NAME, Count, Duration, DurationLike, check_fields
@@ -135,7 +134,7 @@ class LimitKeys(NamedTuple):
 
 @dataclass(frozen=True)
 class TypeLimits:
-    """The limits of a job type. ``fair``: the key that its claims go round."""
+    """The limits of a job type, or of records. ``fair``: the key that its claims go round."""
 
     concurrency: Concurrency | None
     rate: Rate | None
@@ -182,6 +181,11 @@ class TypeLimits:
         keys = self.fair, *(limit.key for limit in (self.concurrency, self.rate) if limit)
         return [key for key in keys if key is not None]
 
+    @property
+    def field(self) -> str | None:
+        """The field of records whose values take turns. Each key of their limits is its name."""
+        return next((key for key in self.declared_keys if isinstance(key, str)), None)
+
     def check_fields(self, annotation: Any) -> None:
         """Raise ``RegistryError`` for a key that is not a field of the input."""
         names = field_names(annotation)
@@ -195,14 +199,14 @@ class TypeLimits:
 class DeclaredLimit:
     """A limit, and the types that share it. It has the name of their group, or of its only type.
 
-    ``record_type``: the name of the records that it is for instead.
+    ``record_types``: the names of the records that share it.
     """
 
     name: str
-    types: tuple[str, ...]
+    types: tuple[str, ...] = ()
     concurrency: Concurrency | None = None
     rate: Rate | None = None
-    record_type: str | None = None
+    record_types: tuple[str, ...] = ()
 
     @property
     def is_group(self) -> bool:
@@ -213,15 +217,19 @@ class DeclaredLimit:
         return any(limit is not None and limit.key is not None for limit in (self.concurrency, self.rate))
 
 
-def declared_limits(limits: Iterable[tuple[str, TypeLimits]]) -> dict[str, DeclaredLimit]:
-    """Return the limits of these types by their names."""
+def declared_limits(
+    types: Iterable[tuple[str, TypeLimits]], record_types: Iterable[tuple[str, TypeLimits]]
+) -> dict[str, DeclaredLimit]:
+    """Return the limits of these types and records by their names."""
     found: dict[str, DeclaredLimit] = {}
-    for type_name, own in limits:
+    named = [("types", *each) for each in types] + [("record_types", *each) for each in record_types]
+    for kind, type_name, own in named:
         for declared in (own.concurrency, own.rate):
             if declared is not None:
                 name = declared.group or type_name
-                limit = found.get(name, DeclaredLimit(name, ()))
-                limit = replace(limit, types=tuple(dict.fromkeys((*limit.types, type_name))))
+                limit = found.get(name, DeclaredLimit(name))
+                names: Any = {kind: tuple(dict.fromkeys((*getattr(limit, kind), type_name)))}
+                limit = replace(limit, **names)
                 if isinstance(declared, Rate):
                     found[name] = replace(limit, rate=declared)
                 else:
@@ -229,22 +237,24 @@ def declared_limits(limits: Iterable[tuple[str, TypeLimits]]) -> dict[str, Decla
     return found
 
 
-def record_limits(concurrency: Concurrency | None, fair: LimitKey | None) -> RecordTypeLimits | None:
+def record_limits(concurrency: Concurrency | None, rate: Rate | None, fair: LimitKey | None) -> TypeLimits | None:
     """Return the limits of records; raise ``TypeError`` or ``ValueError`` for those that only jobs can have."""
-    key = None if concurrency is None else concurrency.key
-    for argument, given in (("key", key), ("fair", fair)):
-        if given is not None and not isinstance(given, str):
-            raise TypeError(f"{argument}={given!r:.100} is a function: for records, pass the name of a field.")
+    given = (("key", concurrency and concurrency.key), ("key", rate and rate.key), ("fair", fair))
+    keys = [(argument, key) for argument, key in given if key is not None]
+    for argument, key in keys:
+        if not isinstance(key, str):
+            raise TypeError(f"{argument}={key!r:.100} is a function: for records, pass the name of a field.")
+        if key != (first := keys[0][1]):
+            raise ValueError(
+                f"{argument}={key!r} is not the key of the limit, {first!r}, whose values take turns. Use the same "
+                "field, or leave it out."
+            )
     if concurrency is not None and concurrency.group is not None:
         raise ValueError(
-            f"group={concurrency.group!r} is for job types: records are counted in their own table, and share no limit."
+            f"group={concurrency.group!r} is for job types: records are counted in their own table, and share no "
+            "concurrency. A rate may have a group."
         )
-    if key is not None and fair is not None and key != fair:
-        raise ValueError(f"fair={fair!r} is not the key of the limit, {key!r}, whose values take turns. Leave it out.")
-    if concurrency is None and fair is None:
-        return None
-    field: Any = key or fair
-    return RecordTypeLimits(None if concurrency is None else concurrency.limit, field, is_keyed=key is not None)
+    return TypeLimits(concurrency, rate, fair) if keys or concurrency or rate else None
 
 
 def limited_types(

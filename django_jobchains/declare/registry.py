@@ -13,7 +13,7 @@ from django.utils.module_loading import module_has_submodule
 
 from django_jobchains.conf import get_settings
 from django_jobchains.declare.job_types import JobType, Processor, declaration_errors, name_of
-from django_jobchains.declare.limits import Concurrency, DeclaredLimit, TypeLimits, declared_limits, group_problems
+from django_jobchains.declare.limits import DeclaredLimit, TypeLimits, declared_limits, group_problems
 from django_jobchains.declare.schedules import checked_schedule
 from django_jobchains.declare.slices import Processors
 from django_jobchains.exceptions import (
@@ -105,22 +105,17 @@ class Registry:
 
     def limit_problems(self) -> Iterator[str]:
         """Describe types that share a group with an earlier one, but have another limit."""
-        return group_problems(self._limits())
+        return group_problems([*self._limits(), *self._record_limits()])
 
     def limits(self) -> dict[str, DeclaredLimit]:
         """Return the limits that hold for all workers together, by name."""
-        of_records = {
-            kind.name: DeclaredLimit(
-                kind.name, (), Concurrency(slot_limit, key if is_keyed else None), record_type=kind.name
-            )
-            for kind in self.record_types()
-            if kind.limits and (slot_limit := kind.limits.slot_limit)
-            for _, key, is_keyed in [kind.limits]
-        }
-        return declared_limits(self._limits()) | of_records
+        return declared_limits(self._limits(), self._record_limits())
 
     def _limits(self) -> list[tuple[str, TypeLimits]]:
         return [(part.job_type.name, part.limits) for part in self.processors() if part.limits]
+
+    def _record_limits(self) -> list[tuple[str, TypeLimits]]:
+        return [(kind.name, kind.limits) for kind in self.record_types() if kind.limits]
 
     def sharing_limits(self) -> dict[str, list[str]]:
         """Return, for each type whose running jobs are counted, the types that share its limit, including itself."""

@@ -58,7 +58,6 @@ from django_jobchains.middleware.hooks import Hook, Middleware, check_hooks, che
 from django_jobchains.payloads.types import name_of_type
 from django_jobchains.records.declarations import RecordOptions, RecordType, checked_model, checked_options
 from django_jobchains.records.processor import RecordProcessor, handler_of, is_async, make_processor
-from django_jobchains.store.record_limits import RecordTypeLimits
 from django_jobchains.values import PRIORITY, QUEUE, TYPE_NAME, Choice, Count, DurationLike
 
 #: A subclass or an instance of ``RecordProcessor``, a function or another callable object.
@@ -106,6 +105,7 @@ class RecordsOptions(RecordOptions, total=False):
     """The keyword arguments of ``Processors.records``."""
 
     concurrency: Concurrency | None
+    rate: Rate | None
     fair: str | None
 
 
@@ -247,9 +247,9 @@ class Processors(Generic[ContextT_contra]):
         by our names, if they differ. ``max_attempts``: failures, after which a record fails; ``retry_after``: the wait
         before an errored record is tried again, None for never. ``stalled_after``: how long after the last heartbeat
         another worker takes a record back, ``max_resets`` times at most. ``slots``: how many of a worker's slots may
-        handle these records. ``concurrency`` and ``fair``: as for ``register``, with the name of a field of the model;
-        ``isolation``: as for ``register``. All three default to the slice's. Raises ``InvalidDeclaration``, which names
-        the registration, and ``DuplicateJobType``.
+        handle these records. ``concurrency``, ``rate`` and ``fair``: as for ``register``, with the name of a field of
+        the model; ``isolation``: as for ``register``. All four default to the slice's. Raises ``InvalidDeclaration``,
+        which names the registration, and ``DuplicateJobType``.
         """
         check_options("records", options, RecordsOptions)
         checked = checked_model(model)
@@ -318,15 +318,13 @@ class Processors(Generic[ContextT_contra]):
             "middleware": self.middleware,
         }
 
-    def _record_limits(self, options: RecordsOptions) -> RecordTypeLimits | None:
+    def _record_limits(self, options: RecordsOptions) -> TypeLimits | None:
         """Return the limits of records with these options. A key takes precedence over the slice's ``fair``."""
-        if "rate" in self.defaults:
-            raise ValueError("the slice has a rate=, which records cannot have. Register them in another slice.")
         given = {name: check(value) for name, check in _LIMITS.items() if (value := options.get(name)) is not None}
         limits = {**self.defaults, **given}
-        concurrency = limits.get("concurrency")
-        is_keyed = concurrency is not None and concurrency.key is not None and "fair" not in given
-        return record_limits(concurrency, None if is_keyed else limits.get("fair"))
+        concurrency, rate = limits.get("concurrency"), limits.get("rate")
+        is_keyed = any(limit is not None and limit.key is not None for limit in (concurrency, rate))
+        return record_limits(concurrency, rate, None if is_keyed and "fair" not in given else limits.get("fair"))
 
     def _add(self, processor: Processor) -> JobType[Any, Any]:
         job_type = processor.job_type
@@ -352,7 +350,11 @@ def _checked_options(options: ProcessorOptions) -> tuple[Policy, dict[str, Any]]
     return policy, {name: check(given[name]) for name, check in _CHECKS.items() if name in given}
 
 
-_LIMITS: Mapping[str, Callable[[Any], Any]] = {"concurrency": checked_concurrency, "fair": partial(checked_key, "fair")}
+_LIMITS: Mapping[str, Callable[[Any], Any]] = {
+    "concurrency": checked_concurrency,
+    "rate": checked_rate,
+    "fair": partial(checked_key, "fair"),
+}
 _CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "mode": partial(Choice(*get_args(HandlerMode)).check, "mode"),
     "queue": partial(QUEUE.check, "queue"),
@@ -361,7 +363,6 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "fail_on": to_exception_classes,
     "retry_if": lambda given: RetryRule(retry_if=given).retry_if,
     "on_failure": lambda given: TYPE_NAME.check("on_failure", name_of(given)),
-    "rate": checked_rate,
     **_LIMITS,
 }
 

@@ -35,10 +35,11 @@ class KeyFacts:
 class LimitFacts:
     """A limit that holds for all workers together.
 
-    ``name``: of the type, group, records or queue. ``types``: those that share it. ``concurrency``: how many jobs may
-    run at once, and ``rate``: how many may start in ``rate_seconds``, of each key if ``has_keys``. ``declared_…``: what
-    the code declares. All are None if there is no such limit. ``waiting``: due jobs, counted up to ``COUNT_TO`` for
-    each queue, type and priority. ``keys``: those with the most running jobs.
+    ``name``: of the type, group, records or queue. ``types`` and ``record_types``: those that share it.
+    ``concurrency``: how many jobs may run at once, and ``rate``: how many may start in ``rate_seconds``, of each key if
+    ``has_keys``. ``declared_…``: what the code declares. All are None if there is no such limit. ``waiting``: due jobs
+    and records, counted up to ``COUNT_TO`` for each queue, type and priority. ``keys``: those with the most running
+    jobs.
     """
 
     kind: Literal["type", "group", "records", "queue"]
@@ -48,6 +49,7 @@ class LimitFacts:
     running: int
     waiting: int
     types: tuple[str, ...] = ()
+    record_types: tuple[str, ...] = ()
     has_keys: bool = False
     declared_concurrency: int | None = None
     declared_rate: int | None = None
@@ -58,7 +60,7 @@ class LimitFacts:
     @property
     def is_declared(self) -> bool:
         """Whether the code declares it, or it is of a queue. An override that is left of older code has no effect."""
-        return self.kind in ("records", "queue") or bool(self.types)
+        return self.kind == "queue" or bool(self.types or self.record_types)
 
 
 def limit_facts(using: str | None = None) -> list[LimitFacts]:
@@ -68,7 +70,7 @@ def limit_facts(using: str | None = None) -> list[LimitFacts]:
     limited = {rule.name: rule.slot_limit for rule in rules.queues if rule.slot_limit is not None}
     if not (declared or rules.overrides or limited):
         return []
-    has_records = bool(limited) or any(limit.record_type for limit in declared.values())
+    has_records = bool(limited) or any(limit.record_types for limit in declared.values())
     records = {kind.name: kind for kind in record_overview(using)} if has_records else {}
     running = store.stats.running_groups(MAX_RUNNING)
     waiting = store.stats.pending_groups(COUNT_TO)
@@ -86,16 +88,17 @@ def limit_facts(using: str | None = None) -> list[LimitFacts]:
         rate = limit.rate.limit if limit.rate else None
         jobs = sum(group.jobs for group in running if group.type_name in limit.types)
         due = sum(group.due for group in waiting if group.type_name in limit.types)
-        if (kind := records.get(limit.record_type or "")) is not None:
-            jobs, due = kind.processing, kind.due
-        elif limit.concurrency is not None:
+        if limit.concurrency is not None:
             jobs = by_name[name].total()
+        for kind in (records[each] for each in limit.record_types if each in records):
+            jobs, due = jobs + kind.processing, due + kind.due
         keys = [KeyFacts(key, jobs, behind.get(f"{name}{SEPARATOR}{key}", 0)) for key, jobs in busiest.get(name, ())]
         found.append(
             LimitFacts(
-                kind="records" if limit.record_type else "group" if limit.is_group else "type",
+                kind="group" if limit.is_group else "records" if limit.record_types else "type",
                 name=name,
                 types=limit.types,
+                record_types=limit.record_types,
                 has_keys=limit.has_keys,
                 declared_concurrency=concurrency,
                 concurrency=concurrency if override.concurrency is None else override.concurrency,

@@ -163,7 +163,7 @@ def _column_problems(kind: RecordType) -> Iterator[CheckMessage]:
 
 def _key_problems(kind: RecordType) -> Iterator[CheckMessage]:
     """Report a key of a limit that is not a column with texts, numbers or UUIDs."""
-    name = kind.limits and kind.limits.field
+    name = None if kind.limits is None else kind.limits.field
     if name is None:
         return
     try:

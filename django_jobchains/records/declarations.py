@@ -3,11 +3,22 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypedDict
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from django.core.exceptions import EmptyResultSet, FieldDoesNotExist
 from django.db import connections, router
-from django.db.models import BooleanField, CompositePrimaryKey, Field, Model, Q, QuerySet
+from django.db.models import (
+    BooleanField,
+    CompositePrimaryKey,
+    DecimalField,
+    Field,
+    ForeignKey,
+    Model,
+    Q,
+    QuerySet,
+    UUIDField,
+)
 from django.db.models.expressions import RawSQL
 
 from django_jobchains.conf import get_settings
@@ -16,9 +27,13 @@ from django_jobchains.isolation import Isolation, Level, to_isolation
 from django_jobchains.payloads.codecs import decode_text, decoded_value
 from django_jobchains.records.processor import RecordProcessor, hooks_of, is_async
 from django_jobchains.records.saving import extend_save
-from django_jobchains.store.record_limits import RecordConcurrency, RecordTypeLimits
+from django_jobchains.store.queues import Override
+from django_jobchains.store.record_limits import LimitedRecords, RecordRate
 from django_jobchains.store.record_tables import COLUMNS, IdsSelect, RecordIds, RecordTable
 from django_jobchains.values import ATTEMPTS_LIMIT, MAX_ATTEMPTS, TIMEOUT, Count, Duration, DurationLike, Value
+
+if TYPE_CHECKING:
+    from django_jobchains.declare.limits import TypeLimits
 
 #: The longest time between two queries for records, unless ``poll_every`` says otherwise.
 MAX_POLL_SECONDS = 1.0
@@ -59,7 +74,7 @@ class RecordType:
     cancel_seconds: float = CANCEL_SECONDS
     #: From the registration, or else from its slice.
     own_isolation: Isolation | None = None
-    limits: RecordTypeLimits | None = None
+    limits: "TypeLimits | None" = None
     #: Middleware of the slice, the outermost first.
     middleware: tuple[Any, ...] = ()
 
@@ -137,15 +152,30 @@ class RecordType:
             **names,
         )
 
-    def concurrency(self, using: str) -> RecordConcurrency | None:
-        """Return the limits as the store expects them, or None without limits."""
+    def limited(self, using: str, overrides: Mapping[str, Override] = MappingProxyType({})) -> LimitedRecords | None:
+        """Return the limits as the store expects them, or None without limits.
+
+        ``overrides``: what replaces the declared numbers, by the name of the registration or group.
+        """
         if self.limits is None:
             return None
-        slot_limit, name, is_keyed = self.limits
+        concurrency, rate, name = self.limits.concurrency, self.limits.rate, self.limits.field
         key: Any = name and self.model._meta.get_field(name)
-        column = key and connections[using].ops.quote_name(key.column).replace("%", "%%")
-        select = self.select(using, column=name if is_keyed and name else "pk")
-        return RecordConcurrency(self.name, slot_limit, is_keyed, column, bool(key and key.null), select)
+        is_keyed = concurrency is not None and concurrency.key is not None
+        start_rate = self.limits.start_rate(self.name, overrides)
+        record_rate = None
+        if rate is not None and start_rate is not None:
+            record_rate = RecordRate(rate.group or self.name, start_rate, rate.key is not None)
+        return LimitedRecords(
+            self.name,
+            self.limits.slot_limit(self.name, overrides),
+            is_keyed,
+            key and connections[using].ops.quote_name(key.column).replace("%", "%%"),
+            bool(key and key.null),
+            key and _key_text(key, using),
+            self.select(using, column=name if is_keyed and name else "pk"),
+            record_rate,
+        )
 
     def select(self, using: str, condition: Q | None = None, column: str = "pk") -> IdsSelect:
         """Return the function with which the store selects a column of the records of the queryset, in its order."""
@@ -179,6 +209,22 @@ class RecordType:
         except EmptyResultSet:  # For example for Q(pk__in=[]).
             return None
         return sql, compiled
+
+
+#: The places and lengths of the parts of a UUID.
+_UUID_PARTS = ((1, 8), (9, 4), (13, 4), (17, 4), (21, 12))
+
+
+def _key_text(key: Any, using: str) -> str:
+    """Return a template of SQL of a key as text, the same as for jobs, which may share its limit."""
+    while isinstance(key, ForeignKey):
+        key = key.target_field
+    connection = connections[using]
+    if isinstance(key, UUIDField) and not connection.features.has_native_uuid_field:
+        return " || '-' || ".join(f"substr({{0}}, {start}, {size})" for start, size in _UUID_PARTS)
+    if isinstance(key, DecimalField) and connection.vendor == "sqlite":
+        return f"printf('%%.{key.decimal_places}f', {{0}})"
+    return "CAST({0} AS text)"
 
 
 def _ids(key: Any, using: str) -> RecordIds:

@@ -71,7 +71,7 @@ class Store:
         self.leases = Leases(db, deferred_writes, fenced_writes)
         self.chains = Chains(db, self.last_jobs, self.blockers, self.jobs, deferred_writes)
         self.records = Records(db)
-        self.record_limits = RecordLimits(db, self.records)
+        self.record_limits = RecordLimits(db, self.records, self.rates)
         self.record_operations = RecordOperations(db)
         self.deferred = Deferred(
             db,

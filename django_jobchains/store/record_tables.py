@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
 from django_jobchains.store.database import Part, rows_json
+from django_jobchains.store.rates import Charge
 
 #: A record by its primary key, and the number of its lease.
 RecordKey = tuple[Any, int]
@@ -84,11 +85,16 @@ class RecordTable:
 
 
 class Dequeued(NamedTuple):
-    """A record that was dequeued. ``state``: "processing", or "cancelled" for a record that must not be started."""
+    """A record that was dequeued. ``state``: "processing", or "cancelled" for a record that must not be started.
+
+    ``started_at``: the text of the time. ``charge``: where its start was counted, if it has a rate.
+    """
 
     id: Any
     lease_number: int
     state: str
+    started_at: str = ""
+    charge: Charge | None = None
 
     @property
     def key(self) -> RecordKey:

@@ -188,7 +188,7 @@ class Records(RecordPart):
         sql = self._start(table, tuple(sql for sql, _ in selects), request.limit)
         params = [param for _, params in selects for param in params]
         rows = self._fetch(sql, [*params, request.hostname])
-        return [Dequeued(table.ids.from_column(id_), number, state) for id_, number, state in rows]
+        return [Dequeued(table.ids.from_column(id_), *others) for id_, *others in rows]
 
     def _fetch(self, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
         """Run a single statement, whose waits for a lock of the table ``waits_at_most`` limits."""
@@ -285,7 +285,8 @@ class Records(RecordPart):
                     ELSE '[]' END,
                 {table.worker_hostname} = CASE WHEN {cancel} THEN {old.worker_hostname} ELSE %s END
             FROM {self.db.clock} WHERE {old.id} {picked} AND {old.state} IN ('queued', 'errored')
-            RETURNING {self._returned(table, "id", "lease_number", "state")}
+            RETURNING {self._returned(table, "id", "lease_number", "state")},
+                {self.db.time_as_text(self.db.returned + table.started_at)}
         """)
 
     @statements

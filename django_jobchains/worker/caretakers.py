@@ -270,7 +270,7 @@ class Unblocker(PeriodicTask):
         limited = {part.job_type.name: (part.job_type, part.limits) for part in processors if part.limits}
         if limited:
             has_more |= self._set_limit_keys(limited)
-        if any(limits.rate for _, limits in limited.values()):
+        if any(limit.rate for limit in self._registry.limits().values()):
             has_more |= self._store.rates.forget(FORGET_LIMIT) == FORGET_LIMIT
         return has_more
 

@@ -11,6 +11,7 @@ from django_jobchains.notifications.wakeups import announced
 from django_jobchains.store.rows import AttemptKey, ClaimedJob, ExpiredJob
 from django_jobchains.telemetry import measured, report
 from django_jobchains.telemetry.events import JobExpired
+from django_jobchains.worker.claim_wait import MIN_RATE_WAIT_SECONDS, MIN_START_WAIT_SECONDS
 from django_jobchains.worker.end_writer import EndWriter
 from django_jobchains.worker.options import WorkerContext
 from django_jobchains.worker.queue_limits import ClaimSpec
@@ -25,9 +26,6 @@ LOCKED_WAIT_SECONDS = 0.1
 DECIDING_WAIT_SECONDS = 0.01
 #: The wait after a claim that found jobs, before the time of the next due job is read.
 FOUND_WAIT_SECONDS = 0.05
-#: The shortest wait for the next start that a rate allows: of the worker that has claimed the last one, and of others,
-#: which would otherwise compete for each start.
-MIN_START_WAIT_SECONDS, MIN_RATE_WAIT_SECONDS = 0.005, 0.05
 #: The shortest wait before records are queried again.
 MIN_RECORD_WAIT_SECONDS = 0.01
 

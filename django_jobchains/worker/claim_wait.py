@@ -7,6 +7,10 @@ from math import inf
 from django_jobchains.notifications.hints import REQUERY_SECONDS
 from django_jobchains.worker.threads import waiting
 
+#: The shortest wait for the next start that a rate allows: of the worker that has claimed the last one, and of others,
+#: which would otherwise compete for each start.
+MIN_START_WAIT_SECONDS, MIN_RATE_WAIT_SECONDS = 0.005, 0.05
+
 
 class WakeUp:
     """Wakes the claim loop, which alone waits for it. Can be set from any thread.

@@ -528,8 +528,11 @@ class RecordSink(Sink[EndedRecord]):
         table = kind.table(self._store.using)
         with measured("record_end", self._worker, kind.name):
             states = self._store.records.end(table, [ended.end for ended in unwritten.values() if ended.end])
-        for key, state in states.items():
-            unwritten.pop(key).state = state
+        written = [unwritten.pop(key) for key in states]
+        for ended in written:
+            ended.state = states[ended.key]
+        if charges := [ended.charge for ended in written if ended.charge is not None and ended.is_handed_back]:
+            self._store.rates.refund(charges)
         if not unwritten:
             return []
         found = self._store.records.check(table, list(unwritten))
@@ -581,7 +584,7 @@ class RecordSink(Sink[EndedRecord]):
                 ended.span.end(ended.ending, ended.exception, reason, ())
 
     def released(self, ends: Sequence[EndedRecord]) -> None:
-        self._freed.update(ended.kind.name for ended in ends if ended.kind.limits)
+        self._freed.update(ended.kind.name for ended in ends if ended.kind.limits and ended.kind.limits.concurrency)
         for ended in ends:
             self._on_written(ended)
             ended.mark_written()

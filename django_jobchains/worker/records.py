@@ -32,6 +32,7 @@ from django_jobchains.store.records import DequeueRequest
 from django_jobchains.telemetry import measured, report
 from django_jobchains.telemetry.events import RecordCancelled
 from django_jobchains.text.errors import log_error
+from django_jobchains.worker.claim_wait import MIN_RATE_WAIT_SECONDS, MIN_START_WAIT_SECONDS
 from django_jobchains.worker.end_writer import EndWriter, RecordSink, by_kind
 from django_jobchains.worker.maintenance import RecordFailures
 from django_jobchains.worker.options import WorkerContext
@@ -127,7 +128,7 @@ class RecordWorkers:
         """Hand back the records among attempts that were taken back from the slots; return how many."""
         of_records = [attempt for attempt in attempts if isinstance(attempt, RecordAttempt)]
         for attempt in of_records:
-            self.writer.put(attempt.hand_back())
+            self.writer.put(attempt.hand_back(has_begun=False))
         return len(of_records)
 
     def finish(self, seconds: float) -> int:
@@ -247,7 +248,7 @@ class RecordLane:
         return max(self._queues.room_in(self.kind.queue, room), 0)
 
     def dequeue(self, limit: int) -> Iterator[list[RecordAttempt]]:
-        """Yield lists of attempts. If records were found, the lane queries again at once.
+        """Yield lists of attempts. If records were found, the lane queries again at once, or when its rate allows it.
 
         An error is logged, so that it does not stop the other lanes, and the lane queries again after its interval.
         """
@@ -256,15 +257,21 @@ class RecordLane:
             return
         self.look_later()
         found = self._dequeue_many(limit) if self.conditions is None else self._dequeue_one(self.conditions)
+        has_found = False
         try:
             for attempts in found:
-                self.look_soon()
+                has_found = True
+                if self.source.next_start_at is None:
+                    self.look_soon()
                 yield attempts
         except Exception as error:
             self._failures.failed(self.kind.name, error)
         else:
             if self.source.met_lock:
                 self._due_at = min(self._due_at, time.monotonic() + LOCKED_SECONDS)
+            if (starts_at := self.source.next_start_at) is not None:
+                least = time.monotonic() + (MIN_START_WAIT_SECONDS if has_found else MIN_RATE_WAIT_SECONDS)
+                self._due_at = min(self._due_at, max(starts_at, least))
 
     def _dequeue_many(self, limit: int) -> Iterator[list[RecordAttempt]]:
         """Dequeue until this number of records is found, or no more are ready."""
@@ -338,7 +345,6 @@ class RecordSource:
         self._make = make
         self._joins_transaction = joins_transaction
         self._prefers_planned = False
-        self._limits = kind.concurrency(context.store.using)
         self._rotation = RecordRotation()
         self._environment = RecordEnvironment(kind, context.store, writer.put, context.worker)
 
@@ -374,11 +380,9 @@ class RecordSource:
         table, store = self.kind.table(self._store.using), self._store
         request = request._replace(limit=next(size for size in SIZES if size <= limit))
         joins = self._joins_transaction or self.kind.queue in self._queues.limited
-        if self._limits is None:
+        limits = self.kind.limited(store.using, self._queues.overrides)
+        if limits is None:
             return store.records.dequeue(table, request, joins_transaction=joins)
-        override, limits = self._queues.overrides.get(self.kind.name), self._limits
-        if override is not None and override.concurrency is not None and limits.slot_limit is not None:
-            limits = limits._replace(slot_limit=override.concurrency)
         return store.record_limits.dequeue(table, limits, self._rotation, request, joins_transaction=joins)
 
     @property
@@ -386,19 +390,27 @@ class RecordSource:
         """Whether another worker was deciding about a limit in the last dequeue, so that there may be free places."""
         return self._rotation.met_lock or self._queues.met_lock
 
+    @property
+    def next_start_at(self) -> float | None:
+        """The monotonic time when the next record may start, if the last dequeue found only the rate in the way."""
+        return self._rotation.next_start_at
+
     def _attempts(
         self, found: list[Dequeued], since: float, options: dict[str, Any]
     ) -> list[RecordAttempt | EndedRecord]:
         """Hold the records that were started, and create their attempts. A record without an attempt ends."""
         keys = list(self._started(found))
+        charges = {each.key: each.charge for each in found}
         try:
             signals = {key: self.leases.hold(key, self.kind.stalled_seconds, since, self.kind.queue) for key in keys}
             made = [self._attempt(key, record, signals[key], options) for key, record in self._load(keys)]
         except BaseException:
             for key in keys:
-                self.writer.put(EndedRecord(self.kind, key, 0, RecordEnd(*key, "handed_back")))
+                end = RecordEnd(*key, "handed_back")
+                self.writer.put(EndedRecord(self.kind, key, 0, end, charge=charges[key]))
             raise
         for each in made:
+            each.charge = charges[each.key]
             if isinstance(each, EndedRecord):
                 self.writer.put(each)
         return made

@@ -4,7 +4,7 @@ import pytest
 
 from django_jobchains.declare.policies import Backoff
 from django_jobchains.store import get_store
-from django_jobchains.store.record_limits import RecordConcurrency, RecordRotation
+from django_jobchains.store.record_limits import LimitedRecords, RecordRotation
 from django_jobchains.store.record_tables import RecordEnd
 from django_jobchains.store.records import DequeueRequest
 from tests.records.models import Upload
@@ -53,7 +53,7 @@ CALLS = {
     "records.count_by_state": lambda store, table, key: store.records.count_by_state(table, select, 10),
     "records.dequeue": lambda store, table, key: dequeue(store, table),
     "record_limits.dequeue": lambda store, table, key: store.record_limits.dequeue(
-        table, RecordConcurrency("a", 1, False, None, False, select), RecordRotation(), REQUEST
+        table, LimitedRecords("a", 1, False, None, False, "", select), RecordRotation(), REQUEST
     ),
 }
 #: Parts of a transaction that the caller ends, and of a claim.

@@ -60,7 +60,7 @@ def dequeue(kind, limit=10):
     store, rotation = get_store(), RecordRotation()
     rotation.served = 3
     request = DequeueRequest(kind.select("default"), limit, "host", "default", kind.retry_seconds)
-    limits = kind.concurrency("default")
+    limits = kind.limited("default")
     return store.record_limits.dequeue(kind.table("default"), limits, rotation, request, joins_transaction=True)
 
 

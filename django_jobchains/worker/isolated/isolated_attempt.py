@@ -266,7 +266,7 @@ class IsolatedRecordAttempt(RecordAttempt):
         try:
             worker = self.pool.acquire()
         except (PoolClosed, ChildStartFailed):
-            return self.hand_back()
+            return self.hand_back(has_begun=False)
         try:
             return self._run_in(worker)
         finally:

@@ -8,7 +8,7 @@ from django.db.backends.signals import connection_created
 
 from django_jobchains.processors import Processors
 from tests.records.models import LETTER_COLUMNS, Letter, Upload
-from tests.store.contract.records import RecordModel
+from tests.store.contract.records import Limited, RecordModel
 
 _numbers = count()
 
@@ -60,3 +60,11 @@ def model(_described, store, registry):
     processors.records(model_class, **options)(lambda record, run: None)
     [kind] = processors.record_types.values()
     return RecordModel(kind, store, make)
+
+
+@pytest.fixture
+def limited(store, registry):
+    def limited(model=Upload, **options):
+        return Limited(store, registry, model, options)
+
+    return limited

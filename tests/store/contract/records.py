@@ -1,5 +1,6 @@
 """A model of records, and the store's calls about it."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -7,10 +8,13 @@ from datetime import timedelta
 from django.db.models import Model
 
 from django_jobchains.declare.policies import Backoff
+from django_jobchains.processors import Processors
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.store import Store
+from django_jobchains.store.record_limits import RecordRotation
 from django_jobchains.store.record_tables import COLUMNS, RecordEnd
 from django_jobchains.store.records import DequeueRequest
+from tests.records.models import Upload
 
 FLAT = Backoff(60, 1, 60, 0)
 HOUR = timedelta(hours=1)
@@ -75,3 +79,49 @@ class RecordModel:
 
     def now(self):
         return self.store.stats.time_ago(0)
+
+
+class Limited:
+    """A registration with limits, and the store's calls about it."""
+
+    def __init__(self, store, registry, model, options):
+        registry.add(processors := Processors())
+        processors.records(model, **options)(lambda record, run: None)
+        [self.kind] = processors.record_types.values()
+        self.store, self.model = store, model
+        self.table, self.limits = self.kind.table(store.using), self.kind.limited(store.using)
+        self.rotation = RecordRotation()
+
+    def request(self, limit=10, condition=None):
+        kind = self.kind
+        select = kind.select(self.store.using, condition)
+        return DequeueRequest(select, limit, "host", kind.queue, kind.retry_seconds, bool(kind.order_by))
+
+    def dequeue(self, limit=10, store=None, rotation=None, **options):
+        """Dequeue one or more times, and return how many records of each key started."""
+        store, rotation = store or self.store, rotation or self.rotation
+        calls = options.pop("calls", 1)
+        options = {"joins_transaction": True, **options}
+        found = [
+            each.id
+            for _ in range(calls)
+            for each in store.record_limits.dequeue(self.table, self.limits, rotation, self.request(limit), **options)
+        ]
+        field = self.kind.limits.field or "state"
+        return Counter(self.model.objects.filter(pk__in=found).values_list(field, flat=True))
+
+    def lock_keys(self, store=None, limit=10):
+        store, rotation = store or self.store, RecordRotation()
+        return store.record_limits.lock_keys(self.table, self.limits, rotation, self.request(limit))
+
+    def start_of(self, keys):
+        return self.store.record_limits.start_of(keys, self.table, self.limits, self.rotation, self.request())
+
+
+def add(count=1, model=Upload, **values):
+    return [model.objects.create(**values).pk for _ in range(count)]
+
+
+def add_keys(**counts):
+    for key, count in counts.items():
+        add(count, size=int(key[1:]))

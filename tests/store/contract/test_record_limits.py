@@ -1,75 +1,19 @@
 """Limited records: dequeues never exceed a limit, and go round the keys."""
 
-from collections import Counter
-
 import pytest
 from django.db import transaction
 
-from django_jobchains.processors import Concurrency, Processors
+from django_jobchains.processors import Concurrency
 from django_jobchains.store.record_limits import RecordLimits, RecordRotation
-from django_jobchains.store.records import DequeueInTransaction, DequeueRequest
+from django_jobchains.store.records import DequeueInTransaction
 from tests.records.models import Export, Repository, Upload
 from tests.store.conftest import with_locks
-from tests.store.contract.records import FLAT, HOUR
+from tests.store.contract.records import FLAT, HOUR, add, add_keys
 from tests.support.connections import REPEATABLE_READ, SERIALIZABLE, Actor, elsewhere, holding
 
 pytestmark = pytest.mark.django_db
 
 KEYED = Concurrency(2, key="size")
-
-
-class Limited:
-    """A registration with limits, and the store's calls about it."""
-
-    def __init__(self, store, registry, model, options):
-        registry.add(processors := Processors())
-        processors.records(model, **options)(lambda record, run: None)
-        [self.kind] = processors.record_types.values()
-        self.store, self.model = store, model
-        self.table, self.limits = self.kind.table(store.using), self.kind.concurrency(store.using)
-        self.rotation = RecordRotation()
-
-    def request(self, limit=10, condition=None):
-        kind = self.kind
-        select = kind.select(self.store.using, condition)
-        return DequeueRequest(select, limit, "host", kind.queue, kind.retry_seconds, bool(kind.order_by))
-
-    def dequeue(self, limit=10, store=None, rotation=None, **options):
-        """Dequeue one or more times, and return how many records of each key started."""
-        store, rotation = store or self.store, rotation or self.rotation
-        calls = options.pop("calls", 1)
-        options = {"joins_transaction": True, **options}
-        found = [
-            each.id
-            for _ in range(calls)
-            for each in store.record_limits.dequeue(self.table, self.limits, rotation, self.request(limit), **options)
-        ]
-        field = self.kind.limits.field or "state"
-        return Counter(self.model.objects.filter(pk__in=found).values_list(field, flat=True))
-
-    def lock_keys(self, store=None, limit=10):
-        store, rotation = store or self.store, RecordRotation()
-        return store.record_limits.lock_keys(self.table, self.limits, rotation, self.request(limit))
-
-    def start_of(self, keys):
-        return self.store.record_limits.start_of(keys, self.table, self.limits, self.rotation, self.request())
-
-
-@pytest.fixture
-def limited(store, registry):
-    def limited(model=Upload, **options):
-        return Limited(store, registry, model, options)
-
-    return limited
-
-
-def add(count=1, model=Upload, **values):
-    return [model.objects.create(**values).pk for _ in range(count)]
-
-
-def add_keys(**counts):
-    for key, count in counts.items():
-        add(count, size=int(key[1:]))
 
 
 def test_no_more_start_than_the_limit_of_each_key(limited):
@@ -209,7 +153,7 @@ def test_one_dequeue_at_a_time_decides_about_a_key(limited):
     uploads = limited(concurrency=KEYED)
     with transaction.atomic():
         keys = uploads.lock_keys(limit=1)
-        assert keys == [1]
+        assert [turn.key for turn in keys] == [1]
         # Another dequeue finds the key locked, does not wait, and takes what it may of other keys.
         other = RecordRotation()
         assert elsewhere(lambda store: uploads.dequeue(store=store, rotation=other)) == {2: 2}
