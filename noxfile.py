@@ -30,7 +30,9 @@ nox.options.envdir = str(CACHE / "nox")
 nox.options.reuse_venv = "yes"
 nox.options.allow_parallel = True
 #: ``make test``. After the checks that take seconds, the longest first, so that none is left over at the end.
-nox.options.sessions = ["lint", "types", "docs", "newest", "oldest", "slow", "browser", "tasks(6.1)", "wheel"]
+nox.options.sessions = [
+    "lint", "types", "docs", "newest", "oldest", "slow", "browser", "tasks(6.1)", "fleet_short", "wheel",
+]  # fmt: skip
 
 #: The environment that nox is installed in: the project, its extras and the group ``dev``.
 PYTHON = sys.executable
@@ -288,8 +290,13 @@ def browser(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def fleet(session: nox.Session) -> None:
     """Workers and web processes behind PgBouncer, and on clusters that fail over: PostgreSQL, NATS, Redis."""
-    tests = session.posargs or ("tests/fleet",)
-    session.run(PYTHON, "-m", "pytest", "-q", "-c", "tests/fleet/pytest.ini", *tests, env={"PGTZ": "UTC"})
+    run_fleet(session)
+
+
+@nox.session(venv_backend="none")
+def fleet_short(session: nox.Session) -> None:
+    """A primary that is killed, a host that is cut off, and a NATS cluster that fails over, while a fleet works."""
+    run_fleet(session, "-m", "short", "--numprocesses", "3", "--dist", "load")
 
 
 @nox.session(venv_backend="none")
@@ -341,6 +348,13 @@ def run_browser(session: nox.Session, *selection: str, database: str, pictures: 
         chromium()
     env = {"JOBCHAINS_TEST_DATABASE": database, "JOBCHAINS_PICTURES": str(pictures)}
     session.run(PYTHON, "-m", "pytest", "-q", "-c", "tests/browser/pytest.ini", *selection, "tests/browser", env=env)
+
+
+def run_fleet(session: nox.Session, *options: str) -> None:
+    tests = session.posargs or ("tests/fleet",)
+    pytest = ("pytest", "-q", "-c", "tests/fleet/pytest.ini", *options, *tests)
+    # After Ctrl-C, it ends its processes, and removes its network namespaces.
+    session.run(PYTHON, "-m", *pytest, env={"PGTZ": "UTC"}, interrupt_timeout=60, terminate_timeout=60)
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """Worker processes that are killed, paused or stopped while they run jobs, or whose clocks differ."""
 
 import random
-import shutil
 import signal
 import sqlite3
 import time
@@ -23,6 +22,8 @@ from tests.chaos.oracle import (
 )
 from tests.shop.models import Effect
 from tests.support.invariants import assert_invariants
+from tests.support.servers.faketime import clock
+from tests.support.servers.programs import or_skip
 from tests.support.waiting import stays, until, until_completed
 from tests.support.worker_app import jobs
 
@@ -145,15 +146,11 @@ def pause_at_work(process):
 @pytest.mark.postgresql
 def test_workers_whose_clocks_differ_by_ten_minutes_start_nothing_early_and_reap_nothing(start_process):
     """Each worker queries for expired leases while the other one holds leases."""
-    if not shutil.which("faketime"):
-        pytest.skip("needs faketime to run workers with different clocks")
+    with or_skip():
+        clocks = [clock(seconds) for seconds in (600, -600)]
     chains.enqueue_many([jobs.patient.item(3.0) for _ in range(8)])
     late = chains.enqueue_many([jobs.step.item(0, delay=LATER) for _ in range(20)])
-    workers = [
-        # The monotonic clock, which waits use, is the same for all processes of a host.
-        start_process("--slots", "6", within=("faketime", "--exclude-monotonic", "-f", offset), LEASE_SECONDS="60")
-        for offset in ("+10m", "-10m")
-    ]
+    workers = [start_process("--slots", "6", LEASE_SECONDS="60", **environment) for environment in clocks]
     until_all_completed(*workers)
     assert len(set(Job.objects.values_list("completed_by", flat=True))) == 2
     assert set(Job.objects.values_list("attempt", "lease_number", "crashes")) == {(1, 1, 0)}

@@ -11,19 +11,24 @@ from tests.fleet.oracle import read_journals
 from tests.support.servers import CACHE
 from tests.support.worker_processes import ROOT
 
-#: Figures of the last run. The pages about failover and poolers state them.
-FIGURES = CACHE / "fleet.json"
+#: Figures of the last run, in a file for each test. The pages about hosts, failover and poolers state them.
+FIGURES = CACHE / "fleet"
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings():
+    """Keep the name of the database. Processes that a test starts would not know pytest-django's own suffix."""
 
 
 class WebProcess:
     """A process of ``tests.fleet.web``."""
 
-    def __init__(self, folder, requests, threads, pause, environment):
+    def __init__(self, folder, requests, threads, pause, within, environment):
         self.journal = folder / "journal"
         self._log = folder / "log"
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.fleet.web", *map(str, (self.journal, requests, threads, pause))],
+                [*within, sys.executable, "-m", "tests.fleet.web", *map(str, (self.journal, requests, threads, pause))],
                 stdout=log,
                 stderr=log,
                 cwd=ROOT,
@@ -41,6 +46,11 @@ class WebProcess:
     def acknowledged(self):
         return read_journals(self.journal)
 
+    def stop(self):
+        """Let the process finish its current requests and end."""
+        self.process.terminate()
+        self.wait(60)
+
     def wait(self, seconds):
         assert self.process.wait(seconds) == 0, self.output
 
@@ -49,10 +59,10 @@ class WebProcess:
 def start_web(tmp_path):
     started = []
 
-    def start(requests, threads, pause=0.0, **environment):
+    def start(requests, threads, pause=0.0, within=(), **environment):
         folder = tmp_path / f"web-{len(started)}"
         folder.mkdir()
-        started.append(WebProcess(folder, requests, threads, pause, environment))
+        started.append(WebProcess(folder, requests, threads, pause, within, environment))
         return started[-1]
 
     yield start
@@ -63,12 +73,11 @@ def start_web(tmp_path):
 
 @pytest.fixture
 def report(request, capsys):
-    """Return a function that prints figures, and writes them to ``FIGURES`` under the name of the test."""
+    """Return a function that prints figures, and writes them to ``FIGURES``."""
 
     def write(**figures):
-        all_figures = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
-        FIGURES.parent.mkdir(exist_ok=True)
-        FIGURES.write_text(json.dumps({**all_figures, request.node.name: figures}, indent=2) + "\n")
+        FIGURES.mkdir(parents=True, exist_ok=True)
+        (FIGURES / f"{request.node.name}.json").write_text(json.dumps(figures, indent=2) + "\n")
         with capsys.disabled():
             print(f"\n{request.node.name}: {json.dumps(figures)}")
 

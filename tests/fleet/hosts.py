@@ -2,20 +2,24 @@
 
 import os
 import shutil
-import signal
 import subprocess
 from contextlib import contextmanager, suppress
 
 import psutil
 
+from tests.fleet.cable import SlowCable
 from tests.support.servers import Unavailable
+
+#: The address of a network device that does not exist.
+NOBODY = "02:00:00:00:00:01"
 
 
 class Host:
     """A host with one address. A process ``within`` it is on this host."""
 
     def __init__(self, network, number):
-        self._network = network.name
+        self._network = network
+        self._slow_cable = None
         self.name = f"{network.name}-{number}"
         self.address = f"{network.subnet}.{10 + number}"
         self.within = ("ip", "netns", "exec", self.name)
@@ -31,25 +35,57 @@ class Host:
         """Unplug the cable: no packet arrives or leaves, and nobody is notified."""
         _run("ip", "link", "set", self._cable, "nomaster")
 
-    def mend(self):
-        _run("ip", "link", "set", self._cable, "master", self._network)
+    def cut_outgoing(self):
+        """Let what this host sends to the machine vanish. It still receives."""
+        _run(*self.within, "ip", "neigh", "replace", self._network.address, *_unreachable("inside"))
 
-    def kill(self):
-        """Kill everything on this host at once."""
-        for pid in _run("ip", "netns", "pids", self.name).split():
-            with suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)
+    def cut_incoming(self):
+        """Let what the machine sends to this host vanish. It still sends."""
+        _run("ip", "neigh", "replace", self.address, *_unreachable(self._network.name))
+
+    def slow_down(self, delay, loss):
+        """Replace the cable by one that delays packets in each direction, and loses a share of them."""
+        spare, end = f"{self._cable}a", f"{self._cable}b"
+        _run("ip", "link", "add", spare, "type", "veth", "peer", "name", end)
+        _run("ip", "link", "set", spare, "master", self._network.name, "up")
+        _run("ip", "link", "set", end, "up")
+        self.cut()
+        self._slow_cable = SlowCable((self._cable, end), delay, loss)
+
+    def mend(self):
+        """Undo all of the above."""
+        if self._slow_cable:
+            self._slow_cable.close()
+            self._slow_cable = None
+            _run("ip", "link", "delete", f"{self._cable}a")
+        _run("ip", "link", "set", self._cable, "master", self._network.name)
+        with suppress(subprocess.CalledProcessError):  # there is no such entry
+            _run(*self.within, "ip", "neigh", "delete", self._network.address, "dev", "inside")
+        with suppress(subprocess.CalledProcessError):
+            _run("ip", "neigh", "delete", self.address, "dev", self._network.name)
+
+    def kill(self, title=""):
+        """Kill the processes whose command contains this text, all at once."""
+        for process in self._processes(title):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
 
     def suspend(self, title):
         """Suspend the processes whose command contains this text."""
+        for process in self._processes(title):
+            with suppress(psutil.NoSuchProcess):
+                process.suspend()
+
+    def _processes(self, title):
         for pid in _run("ip", "netns", "pids", self.name).split():
             with suppress(psutil.NoSuchProcess):
                 process = psutil.Process(int(pid))
                 if title in " ".join(process.cmdline()):
-                    process.suspend()
+                    yield process
 
     def remove(self):
         self.kill()
+        self.mend()
         _run("ip", "netns", "delete", self.name)
 
 
@@ -86,6 +122,10 @@ def network():
         yield made
     finally:
         made.remove()
+
+
+def _unreachable(device):
+    return ("lladdr", NOBODY, "dev", device, "nud", "permanent")
 
 
 def _run(*command):

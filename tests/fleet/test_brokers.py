@@ -73,6 +73,7 @@ def nats_cluster(folder):
             server.kill()
 
 
+@pytest.mark.short
 def test_a_worker_is_woken_again_after_each_server_of_a_nats_cluster_was_killed(tmp_path, start_process, report):
     with nats_cluster(tmp_path) as servers:
         options = processes.jobchains([server.url for server in servers])

@@ -15,6 +15,7 @@ from django.db import DatabaseError, InterfaceError
 from tests.chaos.oracle import assert_ends_well
 from tests.fleet.hosts import network
 from tests.fleet.oracle import assert_nothing_is_lost_or_doubled, is_kept, unfinished
+from tests.fleet.web import DEAD_NETWORK
 from tests.shop.models import Effect
 from tests.support.servers.cluster import ALIAS, cluster, reconnect, start_process
 from tests.support.servers.patroni import Patroni
@@ -25,13 +26,12 @@ __all__ = ("cluster", "start_process")
 
 FAILOVERS = int(os.environ.get("JOBCHAINS_FLEET_FAILOVERS", "3"))
 CHAINS = int(os.environ.get("JOBCHAINS_FLEET_CHAINS", "1500"))
+FEW_CHAINS = 150
 pytestmark = pytest.mark.timeout(300 + 120 * FAILOVERS)
 
 SLOTS, THREADS = 8, 4
-#: What each thread of a web process waits between two requests, so that they last as long as the failovers.
-PAUSE = 2 * THREADS * 15 * FAILOVERS / CHAINS
-#: Web processes need what workers set themselves: otherwise a statement whose response is lost waits for two hours.
-DEAD_NETWORK = {"keepalives_idle": 3, "keepalives_interval": 1, "keepalives_count": 3, "tcp_user_timeout": 5_000}
+#: How long the requests last for each failover, at least.
+LOAD_SECONDS = 15
 #: How far the primary is ahead of the other servers when it dies, without synchronous replication.
 LAG_SECONDS = 2
 #: How soon the fleet must work again when there is a new primary.
@@ -53,6 +53,11 @@ def server(request):
 def switch_over(server, primary):
     """Let the primary hand over. All of its sessions end."""
     server.switch_over()
+
+
+def kill_database(server, primary):
+    """Kill the first process of the primary's server, so that the others end. Patroni, which still runs, notices."""
+    primary.kill("bin/postgres")
 
 
 def kill(server, primary):
@@ -120,15 +125,16 @@ def left():
 def survive(cluster, start_process, start_web):
     """Let a fleet work during these disturbances until it has finished. Return what was acknowledged, and figures."""
 
-    def survive(disturbances):
-        web = [start_web(CHAINS // 2, THREADS, PAUSE, **environment) for environment in environments_of_web(cluster)]
+    def survive(disturbances, chains=CHAINS, workers=4):
+        pause = 2 * THREADS * LOAD_SECONDS * len(disturbances) / chains
+        web = [start_web(chains // 2, THREADS, pause, **environment) for environment in environments_of_web(cluster)]
         workers = [
             start_process("--slots", str(SLOTS), LEASE_SECONDS="10", SCHEDULES="2", **environment)
-            for environment in 2 * (cluster.environment, cluster.environment_with_hosts)
+            for environment in workers // 2 * (cluster.environment, cluster.environment_with_hosts)
         ]
         failovers = []
         for number, disturb in enumerate(disturbances, 1):
-            until_acknowledged(web, CHAINS * number // (len(disturbances) + 2))
+            until_acknowledged(web, chains * number // (len(disturbances) + 2))
             cluster.until_whole()
             failovers.append(Failover(cluster, disturb))
         for process in web:
@@ -136,7 +142,7 @@ def survive(cluster, start_process, start_web):
         until(lambda: left() == {}, 120, lambda: (left(), [worker.output[-2_000:] for worker in workers]))
         assert_ends_well(*workers)
         acknowledged = [line for process in web for line in process.acknowledged()]
-        assert len(acknowledged) >= CHAINS
+        assert len(acknowledged) >= chains
         times = Effect.objects.using(ALIAS).exclude(label__startswith="ordered").values_list("created_at", flat=True)
         effects, commits = [when.timestamp() for when in times], [line.at for line in acknowledged]
         figures = {
@@ -155,6 +161,14 @@ def environments_of_web(cluster):
     options = json.loads(by_hosts["JOBCHAINS_TEST_DATABASE_OPTIONS"])
     yield cluster.environment
     yield {**by_hosts, "JOBCHAINS_TEST_DATABASE_OPTIONS": json.dumps({**options, **DEAD_NETWORK})}
+
+
+@pytest.mark.short
+@pytest.mark.parametrize("server", [{"synchronous": True}], indirect=True, ids=["synchronous"])
+def test_work_continues_on_another_primary(survive, report):
+    acknowledged, figures = survive([kill_database], FEW_CHAINS, workers=2)
+    report(**figures)
+    assert_nothing_is_lost_or_doubled(acknowledged, ALIAS)
 
 
 @pytest.mark.parametrize("server", [{"synchronous": True}], indirect=True, ids=["synchronous"])

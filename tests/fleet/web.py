@@ -3,10 +3,11 @@
     python -m tests.fleet.web JOURNAL REQUESTS THREADS PAUSE
 
 It appends a line to the journal after each response of the database to a COMMIT, and ends when the journal has this
-many lines. A request that gets an error is not tried again, so what it wrote may be there or not.
+many lines, or after SIGTERM. A request that gets an error is not tried again, so what it wrote may be there or not.
 """
 
 import json
+import signal
 import sys
 import threading
 import time
@@ -27,6 +28,8 @@ from tests.records.models import Upload
 from tests.shop.models import Effect
 from tests.support.worker_app import jobs
 
+#: Web processes need what workers set themselves: otherwise a statement whose response is lost waits for two hours.
+DEAD_NETWORK = {"keepalives_idle": 3, "keepalives_interval": 1, "keepalives_count": 3, "tcp_user_timeout": 5_000}
 #: How many requests, of all processes, use one key. All of them get the same chain.
 SHARED_BY = 10
 #: The number of chains that a fan-in waits for.
@@ -87,7 +90,7 @@ KINDS = (write, steps, once, attempt, fan_in, write, async_write, once, cancelle
 @dataclass
 class Web:
     journal: IO[str]
-    requests: int
+    requests: float
     pause: float
     _numbers: Any = field(default_factory=count)
     _acknowledged: int = 0
@@ -112,6 +115,9 @@ class Web:
             time.sleep(self.pause)
         connection.close()
 
+    def stop(self) -> None:
+        self.requests = 0
+
     def acknowledge(self, kind: str, id: UUID, key: str | None) -> None:
         line = json.dumps({"kind": kind, "id": str(id), "key": key, "at": time.time()})
         with self._lock:
@@ -122,7 +128,8 @@ class Web:
 
 def main(path: str, requests: str, threads: str, pause: str) -> None:
     with Path(path).open("a") as journal:
-        web = Web(journal, int(requests), float(pause))
+        web = Web(journal, float(requests), float(pause))
+        signal.signal(signal.SIGTERM, lambda *_: web.stop())
         serving = [threading.Thread(target=web.serve) for _ in range(int(threads))]
         for thread in serving:
             thread.start()

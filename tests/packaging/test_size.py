@@ -35,7 +35,7 @@ BUDGETS = {
     "models": 936,
     "handlers": 560,
     "monitoring": 760,
-    "db": 626,
+    "db": 640,
     "text": 529,
     "migrations": 655,
     "payloads": 590,
@@ -60,8 +60,8 @@ BUDGETS = {
     "tasks_backend": 685,
     "schedules": 369,
 }
-MAX_CODE = 37_670
-MAX_LINES = 53_209
+MAX_CODE = 37_690
+MAX_LINES = 53_240
 MAX_FILES = 261
 MAX_LINES_OF_A_FILE = 700
 #: The number of private functions of up to three lines that only one function calls.

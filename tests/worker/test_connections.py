@@ -9,6 +9,7 @@ from django.db import connection, connections
 from django.db.backends.signals import connection_created
 
 from django_jobchains import chains
+from django_jobchains.db.libpq import add_network_options
 from django_jobchains.models import Job
 from tests.shop.models import Effect
 from tests.support.statements import statements_of_others
@@ -192,3 +193,32 @@ def test_prepare_is_retried_if_its_commit_gets_no_reply(processors, start_worker
     assert chain.current_job.attempt == 2
     assert Effect.objects.filter(label="prepared").count() == 1 + is_committed
     assert Effect.objects.filter(label="continued").count() == 1
+
+
+@pytest.fixture
+def network_options(db, monkeypatch):
+    """Let this process open connections as worker processes do."""
+    options = {"keepalives_idle": 7, "tcp_user_timeout": "9000"}
+    monkeypatch.setitem(connections.settings["default"], "OPTIONS", options)
+    add_network_options()
+    yield
+    connection_created.disconnect(dispatch_uid="jobchains_network_options")
+
+
+@pytest.mark.postgresql
+def test_the_server_detects_a_vanished_worker_as_the_worker_detects_a_vanished_server(network_options):
+    if connection.settings_dict["HOST"].startswith("/") or not connection.settings_dict["HOST"]:
+        pytest.skip("needs a connection over a network")
+    worker = connection.copy()
+    try:
+        with worker.cursor() as cursor:
+            cursor.execute("SELECT name, setting FROM pg_settings WHERE name ~ '^tcp_(keepalives|user)'")
+            found = dict(cursor.fetchall())
+    finally:
+        worker.close()
+    assert found == {
+        "tcp_keepalives_idle": "7",
+        "tcp_keepalives_interval": "2",
+        "tcp_keepalives_count": "3",
+        "tcp_user_timeout": "9000",
+    }

@@ -5,10 +5,9 @@ import shutil
 import subprocess
 
 from tests.support.servers import Unavailable
-from tests.support.servers.downloads import fetch
+from tests.support.servers.downloads import apt_get
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-APT_GET = ("apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300")
 #: Without a font, a browser draws no text.
 PACKAGES = ("chromium", "fonts-dejavu-core")
 
@@ -37,8 +36,8 @@ def installed() -> str:
     if os.geteuid() != 0 or not shutil.which("apt-get"):
         raise Unavailable(f"No {' or '.join(NAMES)} on PATH, and only root can install one with apt-get.")
     print("Installing Chromium, which takes a minute ...", flush=True)
-    fetch(*APT_GET, "update")
-    fetch(*APT_GET, "install", "--yes", "--no-install-recommends", *PACKAGES)
+    apt_get("update")
+    apt_get("install", "--yes", "--no-install-recommends", *PACKAGES)
     path = found()
     if path is None:
         raise Unavailable("apt-get installed Chromium, but it does not start.")

@@ -28,18 +28,23 @@ USER = "postgres"
 
 
 class Server:
-    def __init__(self, binaries):
+    """A server that listens on one address of this machine."""
+
+    def __init__(self, binaries, address="127.0.0.1"):
         self._binaries = binaries
+        self._address = address
         self.directory = Path(tempfile.mkdtemp(prefix="jobchains-"))
         if os.geteuid() == 0:
             shutil.chown(self.directory, USER)
         self.port = free_port()
         self._data = self.directory / "data"
         self._run("initdb", "--auth=trust", "--no-sync", f"--username={USER}", "-D", str(self._data))
+        with (self._data / "pg_hba.conf").open("a") as file:
+            file.write(f"host all all {address}/24 trust\n")
 
     @property
     def url(self):
-        return f"postgresql://{USER}@127.0.0.1:{self.port}/"
+        return f"postgresql://{USER}@{self._address}:{self.port}/"
 
     @property
     def environment(self):
@@ -47,7 +52,9 @@ class Server:
         return {"JOBCHAINS_TEST_DATABASE": self.url, "JOBCHAINS_TEST_NAME": "postgres"}
 
     def start(self):
-        self._control("start", "-o", f"-p {self.port} -k {self.directory} -c listen_addresses=127.0.0.1 -c fsync=off")
+        self._control(
+            "start", "-o", f"-p {self.port} -k {self.directory} -c listen_addresses={self._address} -c fsync=off"
+        )
 
     def stop(self, mode="fast"):
         self._control("stop", "-m", mode)

