@@ -100,6 +100,7 @@ ALL_SLOW_ON_SQLITE = {
     "tests/chaos/test_processes.py",
     "tests/chaos/test_schedules.py",
     "tests/notifications/test_sqlite.py",
+    "tests/versions",
     MILLION,
 }
 #: It adds network interfaces to the machine, and Chromium aborts its requests then: so it runs after the browser.
@@ -274,8 +275,9 @@ def release(session: nox.Session) -> None:
     session.run(PYTHON, "-m", "check_wheel_contents", str(built), external=True)
     bill = ("--output-format", "JSON", "--output-file", str(ROOT / "dist" / "sbom.cdx.json"))
     session.run(PYTHON, "-m", "cyclonedx_py", "environment", *bill, session.virtualenv.location, external=True)
+    session.run(PYTHON, "-m", "tests.support.release", "bill", external=True)
     session.run(PYTHON, "-m", "tests.support.release", "checksums", external=True)
-    session.log("Upload the files in dist, and tag the commit.")
+    session.log("Tag the commit, and upload the files in dist.")
 
 
 @nox.session(venv_backend="none")
