@@ -1,6 +1,7 @@
-"""Steps of ``make release``: ``python -m tests.support.release check``, ``readme`` and ``checksums``."""
+"""Steps of ``make release``: ``python -m tests.support.release check``, and the others at the end of this file."""
 
 import hashlib
+import json
 import os
 import re
 import subprocess
@@ -79,6 +80,8 @@ def check_metadata() -> None:
     assert metadata["Version"] == read_version(), metadata["Version"]
     labels = {url.partition(",")[0] for url in metadata.get_all("Project-URL", [])}
     assert labels == {"Documentation", "Source", "Issues", "Changelog"}, labels
+    relative = re.findall(r"\]\((?!https://|#)[^)]*", str(metadata.get_payload()))
+    assert not relative, f"A package index cannot follow these links of the README: {relative}"
 
 
 def run_readme() -> None:
@@ -110,6 +113,19 @@ def manage(project: Path, *arguments: str) -> str:
     return done.stdout
 
 
+def clean_bill() -> None:
+    """Remove from the bill of materials what belongs to this machine: its paths, and the tools of the environment."""
+    path = DIST / "sbom.cdx.json"
+    bill = json.loads(path.read_text())
+    tools = {component["bom-ref"] for component in bill["components"] if component["name"] in ("pip", "setuptools")}
+    bill["components"] = [component for component in bill["components"] if component["bom-ref"] not in tools]
+    bill["dependencies"] = [entry for entry in bill["dependencies"] if entry["ref"] not in tools]
+    for component in bill["components"]:
+        references = component.get("externalReferences", [])
+        references[:] = [entry for entry in references if not entry["url"].startswith("file:")]
+    path.write_text(json.dumps(bill, indent=2) + "\n")
+
+
 def write_checksums() -> None:
     files = sorted(path for path in DIST.iterdir() if path.name != "SHA256SUMS")
     lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files]
@@ -117,4 +133,5 @@ def write_checksums() -> None:
 
 
 if __name__ == "__main__":
-    {"check": check, "metadata": check_metadata, "readme": run_readme, "checksums": write_checksums}[sys.argv[1]]()
+    steps = {"check": check, "metadata": check_metadata, "readme": run_readme, "bill": clean_bill}
+    {**steps, "checksums": write_checksums}[sys.argv[1]]()
