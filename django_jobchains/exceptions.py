@@ -186,7 +186,7 @@ class ScheduleNotFound(JobchainsError):
     def __init__(self, *names: str) -> None:
         self.names = names
         listed = ", ".join(map(repr, names))
-        super().__init__(f"No schedule {listed}. Schedules of code are stored when a worker starts.")
+        super().__init__(f"No schedule {listed}. Schedules that the code declares are stored when a worker starts.")
 
 
 class ScheduleExists(JobchainsError):
@@ -233,7 +233,7 @@ class JobNotRunnable(JobchainsError):
         self.status = status
         remedy = {
             "blocked": "it waits for other chains",
-            "running": "it is running already",
+            "running": "it is already running",
             "completed": "it has already run",
         }.get(status, "use chains.retry")
         super().__init__(f"Job {job_id} is {status}, not pending: {remedy}. Nothing was changed.")

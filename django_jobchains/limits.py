@@ -61,7 +61,7 @@ def set(  # noqa: A001 - as in limits.set()
             raise LimitNotFound(name, declared)
         for part, number in numbers.items():
             if getattr(declared[name], part) is None:
-                raise ValueError(f"{part}={number}: {name!r} declares no {part}, so there is none to override.")
+                raise ValueError(f"{part}={number}: {name!r} does not declare {part}=, so it cannot be overridden.")
         store.queues.override(name, Override(**numbers))
     _publish(store, name, queue, **numbers)
 

@@ -82,7 +82,9 @@ class RetryRecords(RecordAction):
     name = "retry"
     label = _("Retry")
     statuses = ("failed", "errored", "cancelled")
-    help_text = _("Queues failed, errored and cancelled records now, and counts their failures and resets anew.")
+    help_text = _(
+        "Queues failed, errored and cancelled records now, and sets their counts of failures and resets to 0."
+    )
     success_text = ngettext_lazy("%(count)s record retried.", "%(count)s records retried.", "number")
     log_text = _("Retried.")
 
@@ -95,7 +97,7 @@ class RequeueRecords(RecordAction):
     label = _("Requeue")
     statuses = ("failed", "errored", "cancelled", "processing")
     help_text = _(
-        "Queues records again, now or to be processed from a time on, and keeps their counts of failures and resets. "
+        "Queues records again, to be processed now or later, and keeps their counts of failures and resets. "
         "A handler that processes one is asked to stop, and can no longer change it."
     )
     success_text = ngettext_lazy("%(count)s record queued again.", "%(count)s records queued again.", "number")

@@ -188,7 +188,7 @@ class RunScheduleAction(ScheduleAction):
     name = "run_now"
     label = _("Run now")
     permission = "run_schedule"
-    help_text = _("Enqueues a chain of each schedule now, also of those that are paused. The next ticks stay.")
+    help_text = _("Enqueues a chain for each schedule now, even if it is paused. The next ticks do not change.")
     success_text = ngettext_lazy("%(count)s chain enqueued.", "%(count)s chains enqueued.", "number")
     log_text = _("Run now.")
 
@@ -204,7 +204,7 @@ class PauseAction(ScheduleAction):
     permission = "pause_schedule"
     is_one_by_one = False
     help_text = _(
-        "No tick of a paused schedule fires. It misses nothing: after it is resumed, the next tick fires. Its chains "
+        "A paused schedule does not fire. The ticks of that time do not count as missed. Chains that it has started "
         "continue."
     )
     success_text = ngettext_lazy("%(count)s schedule paused.", "%(count)s schedules paused.", "number")

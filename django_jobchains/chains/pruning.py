@@ -175,7 +175,7 @@ def _final(statuses: Iterable[str]) -> tuple[str, ...]:
     given = (statuses,) if isinstance(statuses, str) else tuple(statuses)
     for status in given:
         if status not in FINAL:
-            raise ValueError(f"{status!r}: chains are pruned that are {', '.join(sorted(FINAL))}.")
+            raise ValueError(f"{status!r}: only chains that are {', '.join(sorted(FINAL))} can be pruned.")
     return tuple(dict.fromkeys(str(status) for status in given))
 
 

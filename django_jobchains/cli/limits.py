@@ -31,9 +31,7 @@ class LimitsCommand(Subcommand):
         )
         parser.add_argument("limit", nargs="?", metavar="NAME", help="of a type, a group or records that have a limit")
         parser.add_argument("--queue", type=converters.queue, metavar="QUEUE", help="set and reset: a queue instead")
-        parser.add_argument(
-            "--concurrency", type=int, metavar="N", help="set: how many may run at once; 0 starts no more"
-        )
+        parser.add_argument("--concurrency", type=int, metavar="N", help="set: how many may run at once; 0 starts none")
         parser.add_argument("--rate", type=int, metavar="N", help="set: how many may start in the declared time")
 
     def run(self, call: Invocation) -> None:

@@ -45,7 +45,7 @@ class RecordsCommand(Subcommand):
         parser.add_argument("operation", choices=OPERATIONS, metavar="OPERATION", help="cancel, requeue or retry")
         parser.add_argument("type", metavar="TYPE", help="name of a record worker, such as uploads.upload")
         parser.add_argument(
-            "keys", nargs="+", metavar="KEY", help="primary keys; - reads them from stdin, one on each line"
+            "keys", nargs="+", metavar="KEY", help="primary keys; - reads them from stdin, one per line"
         )
         parser.add_argument(
             "--after", type=converters.time, metavar="TIME", help="requeue: when they may be processed (now)"

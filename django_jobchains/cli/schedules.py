@@ -58,7 +58,7 @@ def _list(call: Invocation, names: Sequence[str]) -> None:
     elif found:
         call.screen.table(columns, found)
     else:
-        call.screen.line("No schedules. Those of the code are stored when a worker starts.")
+        call.screen.line("No schedules. Those that the code declares are stored when a worker starts.")
 
 
 def _show(call: Invocation, names: Sequence[str]) -> None:

@@ -65,7 +65,7 @@ class StatusCommand(Subcommand):
 
 def _sections(found: Overview, records: Sequence[RecordFacts]) -> Iterator[Section]:
     sections = (
-        workers_section(found)._replace(otherwise="No workers are running: manage.py run_jobworker"),
+        workers_section(found)._replace(otherwise="No workers are running. Start one with manage.py run_jobworker."),
         pools_section(found),
         queues_section(found)._replace(otherwise="No jobs are waiting or running."),
         _types_section(found),

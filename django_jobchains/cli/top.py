@@ -54,10 +54,10 @@ class TopCommand(Subcommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
-            "--interval", type=converters.duration, default=1.0, metavar="DURATION", help="between two pictures (1 s)"
+            "--interval", type=converters.duration, default=1.0, metavar="DURATION", help="between two updates (1 s)"
         )
         parser.add_argument("--once", action="store_true", help="show one snapshot")
-        parser.add_argument("--plain", action="store_true", help="show a sequence of snapshots, without rich")
+        parser.add_argument("--plain", action="store_true", help="print one snapshot after another, without rich")
 
     def run(self, call: Invocation) -> None:
         try:

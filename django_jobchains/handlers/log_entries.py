@@ -57,7 +57,7 @@ def checked_fraction(given: float) -> float:
     if not isinstance(given, int | float):
         raise TypeError(f"job.set_progress() takes a number from 0 to 1, not {type(given).__name__}.")
     if not 0 <= given <= 1 + _ROUNDING:
-        raise ValueError(f"job.set_progress({given!r}): a number from 0 to 1. Divide what is done by all there is.")
+        raise ValueError(f"job.set_progress({given!r}): a number from 0 to 1. Divide the finished part by the total.")
     return min(float(given), 1.0)
 
 

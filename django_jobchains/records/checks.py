@@ -155,7 +155,7 @@ def _column_problems(kind: RecordType) -> Iterator[CheckMessage]:
             hint = "Set null=True, and run makemigrations."
             yield Error(f"{name} must allow NULL.", hint=hint, id="jobchains.E014")
         elif column in _COUNTERS and field.null:
-            hint = "Replace null=True by default=0, db_default=0, and run makemigrations."
+            hint = "Replace null=True with default=0, db_default=0, and run makemigrations."
             yield Error(f"{name} must not allow NULL.", hint=hint, id="jobchains.E014")
         elif column == "state":
             yield from _state_problems(name, field)

@@ -265,7 +265,7 @@ def checked_model(given: object) -> type[Model]:
     if not (isinstance(given, type) and issubclass(given, Model)):
         raise RegistryError(f"records() takes a model first, not {given!r:.100}: @processors.records(Upload).")
     if given._meta.abstract or given._meta.proxy:
-        raise RegistryError(f"{given.__qualname__} has no table of its own: pass the concrete model.")
+        raise RegistryError(f"{given.__qualname__} is abstract or a proxy: pass a concrete model.")
     if isinstance(given._meta.pk, CompositePrimaryKey):
         raise RegistryError(f"{given.__qualname__} has a composite primary key. Records need one of a single column.")
     return given

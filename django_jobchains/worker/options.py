@@ -232,7 +232,7 @@ def _policies(
         names += [processor.job_type.name for processor in registry.processors()]
         wanted = ", ".join(types or ["all"])
         known = ", ".join(sorted(names)) or "none"
-        raise ImproperlyConfigured(f"No processor to work for (types: {wanted}). Registered: {known}.")
+        raise ImproperlyConfigured(f"No processor to run (types: {wanted}). Registered: {known}.")
     return policies
 
 
@@ -242,7 +242,7 @@ def records_of(
     """Return the record workers of these types and queues, except those of other databases.
 
     Raise ``ImproperlyConfigured`` if a column cannot be used, if a requested type belongs to another database, or if
-    there is nothing to work for.
+    there is nothing to run.
     """
     wanted = [
         kind
@@ -258,7 +258,7 @@ def records_of(
         )
     if not kinds and not has_jobs:
         raise ImproperlyConfigured(
-            f"Nothing to work for: no job types, and no records of the queues {', '.join(queues or ())}."
+            f"Nothing to run: no job types, and no records of the queues {', '.join(queues or ())}."
         )
     if problem := next(chain(shared_tables(registry.record_types()), *map(model_problems, kinds.values())), None):
         raise ImproperlyConfigured(f"{problem.msg} {problem.hint}")

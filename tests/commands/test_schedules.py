@@ -16,7 +16,7 @@ def _schedules(registry):
 
 
 def test_nothing(run):
-    assert run("schedules").lines == ["No schedules. Those of the code are stored when a worker starts."]
+    assert run("schedules").lines == ["No schedules. Those that the code declares are stored when a worker starts."]
     assert run("schedules", "--format", "json").json == {"schedules": []}
 
 

@@ -114,7 +114,7 @@ def test_the_json_has_the_same_facts(run, command):
 def test_an_empty_database_has_messages_and_no_empty_tables(run):
     done = run("status")
     assert done.code == 0
-    assert "No workers are running: manage.py run_jobworker" in done.out
+    assert "No workers are running. Start one with manage.py run_jobworker." in done.out
     assert "No jobs are waiting or running." in done.out
     assert not {"Child processes", "Failed in the last day", "Types"} & set(done.lines)
     assert run("queues").out == "No jobs are waiting or running, and no queue is paused or limited.\n"

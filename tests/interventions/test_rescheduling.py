@@ -17,8 +17,8 @@ FUTURE = datetime(2100, 1, 2, 3, 4, 5, 678901, UTC)
 #: States that are not pending, with the remedy in the error message.
 NOT_PENDING = {
     "blocked": "it waits for other chains",
-    "running": "it is running already",
-    "asked_to_stop": "it is running already",
+    "running": "it is already running",
+    "asked_to_stop": "it is already running",
     "completed": "it has already run",
     "failed": "use chains.retry",
     "cancelled": "use chains.retry",

@@ -48,7 +48,7 @@ def test_a_line_has_a_text_a_level_and_fields(run_job, arguments, fields, level,
         *((lambda job, level=level: job.log("a", level), "debug, info, warning") for level in ("loud", 15, None, True)),
         *((lambda job, text=text: job.log(text), r"TypeError: job.log\(\) takes a text") for text in (None, 5, b"a")),
         *(
-            (lambda job, fraction=fraction: job.set_progress(fraction), "Divide what is done by all there is")
+            (lambda job, fraction=fraction: job.set_progress(fraction), "Divide the finished part by the total")
             for fraction in (-0.1, 1.1, 40, float("nan"), float("inf"))
         ),
         *(

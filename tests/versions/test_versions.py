@@ -212,10 +212,10 @@ def test_workers_of_two_versions_share_a_database(depot):
             depot.until_delivered("new")
     unfinished = Job.objects.using("depot").incomplete().exclude(type_name="depot.tick")
     until(lambda: not unfinished.exists(), PATIENCE_SECONDS, lambda: old.output + new.output)
+    until(lambda: not depot.rows("SELECT 1 FROM depot_upload WHERE state <> 'completed'"), PATIENCE_SECONDS)
     for worker in (old, new):
         worker.signal(signal.SIGTERM)
     assert [old.wait(60), new.wait(60)] == [0, 0]
-    depot.run("old", "-m", "django", "run_jobworker", "--burst")  # what is due until now, such as the last tick
     assert_nothing_is_lost_or_done_twice(depot)
 
 
@@ -237,6 +237,7 @@ def assert_nothing_is_lost_or_done_twice(depot):
     promises = depot.rows("SELECT chain_id, output FROM depot_promise")
     assert [key for key, output in promises if ends.get(UUID(str(key))) != ("completed", json.loads(output))] == []
 
+    jobs = [job for job in jobs if (job.type_name, job.status) != ("depot.tick", "pending")]  # those of the last second
     done = Counter(label for (label,) in depot.rows("SELECT label FROM depot_delivery"))
     types = Counter(job.type_name for job in jobs)
     kinds = {"step": "pass_on", "total": "total", "of a batch": "batch", "third attempt": "stumble", "alone": "alone"}

@@ -130,7 +130,7 @@ def test_invalid_option_is_refused(greet, run, arguments, message):
 
 
 def test_project_without_processors_is_refused(run):
-    with pytest.raises(CommandError, match="No processor to work for"):
+    with pytest.raises(CommandError, match="No processor to run"):
         run()
 
 

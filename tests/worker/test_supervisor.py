@@ -111,7 +111,7 @@ def test_burst_ends_when_nothing_is_due_with_django_admin(start_process):
     ("arguments", "message"),
     [
         (["--max-rss", "1M"], "less than a worker uses before its first job"),
-        (["--type", "no.such.*"], "No processor to work for"),
+        (["--type", "no.such.*"], "No processor to run"),
         (["--database", "elsewhere"], "elsewhere"),
         (["--reload", "--burst"], "Use one of them"),
     ],

@@ -120,7 +120,7 @@ def test_a_list_that_takes_too_long_is_not_shown(viewer, monkeypatch):
 
 def test_an_empty_list_has_a_text(viewer):
     page = open_list(viewer, "schedule")
-    assert "There are no schedules yet. Those of your code are stored when a worker starts." in page.text
+    assert "There are no schedules yet. Schedules that your code declares are stored when a worker starts." in page.text
 
 
 def test_users_without_the_permission_see_no_schedules(staff, report):

@@ -117,7 +117,7 @@ def test_what_prevents_ticks_is_explained(viewer, report, of_code, failing, beat
     orphan = open_schedule(viewer, "orphan").text
     assert "No running worker declares this schedule any more, so it does not fire." in orphan
     assert "Here it can be paused, resumed and run." not in orphan
-    assert "no tick fires until the schedule is resumed" in open_schedule(viewer, "idle").text
+    assert "the schedule does not fire until it is resumed" in open_schedule(viewer, "idle").text
     beat(schedules="digest")
     of_code("coded")
     assert "Here it can be paused, resumed and run." in open_schedule(viewer, "coded").text
