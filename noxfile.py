@@ -30,9 +30,7 @@ nox.options.envdir = str(CACHE / "nox")
 nox.options.reuse_venv = "yes"
 nox.options.allow_parallel = True
 #: ``make test``. After the checks that take seconds, the longest first, so that none is left over at the end.
-nox.options.sessions = [
-    "lint", "types", "docs", "newest", "oldest", "slow", "browser", "tasks(6.1)", "fleet_short", "wheel",
-]  # fmt: skip
+nox.options.sessions = ["lint", "types", "docs", "newest", "oldest", "slow", "browser", "tasks(6.1)", "wheel"]
 
 #: The environment that nox is installed in: the project, its extras and the group ``dev``.
 PYTHON = sys.executable
@@ -103,8 +101,9 @@ ALL_SLOW_ON_SQLITE = {
     "tests/versions",
     MILLION,
 }
-#: It adds network interfaces to the machine, and Chromium aborts its requests then: so it runs after the browser.
+#: These add network interfaces to the machine, and Chromium aborts its requests then: so they run after the browser.
 NETWORK = "tests/chaos/test_network.py"
+SHORT_FLEET = ("-m", "short", "--numprocesses", "3", "--dist", "load")
 #: What does not depend on the database runs on SQLite only: output, arguments, processes, and who may see and do what.
 #: Files with tests of locks run on PostgreSQL too.
 ON_ONE_DATABASE = (
@@ -282,11 +281,13 @@ def release(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def browser(session: nox.Session) -> None:
-    """Drive the example shop and its admin in Chromium."""
+    """Drive the example shop and its admin in Chromium. Afterwards, the tests of ``fleet_short``."""
     run_browser(session, database="sqlite")
     with required(session), server(18) as url:  # The slow tests may use nearly all connections of the machine's server.
         run_browser(session, "-m", "flow and not without_scripts", database=url)
         run_tests(session, PYTHON, *SLOW, NETWORK, database=url)
+    if not session.posargs:
+        run_fleet(session, *SHORT_FLEET)
 
 
 @nox.session(venv_backend="none")
@@ -298,7 +299,7 @@ def fleet(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def fleet_short(session: nox.Session) -> None:
     """A primary that is killed, a host that is cut off, and a NATS cluster that fails over, while a fleet works."""
-    run_fleet(session, "-m", "short", "--numprocesses", "3", "--dist", "load")
+    run_fleet(session, *SHORT_FLEET)
 
 
 @nox.session(venv_backend="none")
