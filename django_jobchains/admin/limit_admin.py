@@ -6,9 +6,11 @@ from typing import Any
 
 from django import forms
 from django.contrib import messages
+from django.contrib.admin.utils import quote
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.db.models import Q, QuerySet
+from django.db.models.functions import Now
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed
 from django.shortcuts import redirect
 from django.urls import URLPattern, path, reverse
@@ -27,8 +29,9 @@ from django_jobchains.admin.base import (
     url_with,
 )
 from django_jobchains.admin.dashboard.access import access_of
-from django_jobchains.admin.dashboard.views import RunningRow, Table, running_rows
+from django_jobchains.admin.dashboard.views import RunningRow, Table, first_rows, running_rows
 from django_jobchains.admin.display import PERMISSION
+from django_jobchains.admin.record_admin import attempts_of, is_counted
 from django_jobchains.conf import current_database
 from django_jobchains.declare.limits import MAX_LIMIT
 from django_jobchains.declare.registry import get_registry
@@ -36,23 +39,42 @@ from django_jobchains.exceptions import JobchainsError
 from django_jobchains.limits import LimitFacts
 from django_jobchains.models import Job, LimitOverride, QueueState
 from django_jobchains.monitoring.limits import COUNT_TO
+from django_jobchains.records.declarations import RecordType
 from django_jobchains.store.deduplication import TENANT_SEPARATOR as SEPARATOR
 
 _FOLDER = "admin/django_jobchains/limit/"
-#: The number of jobs that hold places which the page of a limit shows.
+#: The number of jobs, and of records, that hold places which the page of a limit shows.
 MAX_HOLDERS = 50
+#: The number of records in process that are read for it.
+MAX_READ = 500
+
+
+@dataclass(frozen=True)
+class HeldRecord:
+    """A record in process. ``url``: of its page, "" without one. ``seconds``: since its dequeue, None if unknown."""
+
+    kind: RecordType
+    id: str
+    url: str
+    seconds: float | None
+    attempt: int
+    worker: str
 
 
 @dataclass(frozen=True)
 class LimitPage:
-    """The context of the templates. ``is_whole``: whether the user sees all jobs, and so their numbers.
+    """The context of the templates. ``is_whole``: whether the user sees all jobs, and so their numbers. ``hidden``: the
+    names of limits with records that the user may not see, whose numbers are not shown.
 
-    ``limits``: all of them, or the one of the page, with the visible jobs in ``running``.
+    ``limits``: all of them, or the one of the page, with the visible jobs in ``running``, and the visible records in
+    process in ``records``, None if the limit is not for any.
     """
 
     limits: tuple[LimitFacts, ...]
     is_whole: bool
+    hidden: frozenset[str] = frozenset()
     running: Table[RunningRow] | None = None
+    records: Table[HeldRecord] | None = None
     is_changeable: bool = False
     count_to: int = COUNT_TO
 
@@ -115,9 +137,15 @@ class LimitAdmin(ReadOnlyAdmin):
         shown = access.visible_queues(request) if access else ()
         is_whole, may_see_keys = self.visibility(request).sees_all(Job), self.may(request, PERMISSION)
         found = [limit for limit in limits.list() if limit.kind != "queue" or shown is None or limit.name in shown]
-        if not (is_whole and may_see_keys):  # Keys come from inputs.
-            found = [replace(limit, keys=()) for limit in found]
-        return LimitPage(tuple(found), is_whole)
+        kinds = get_registry().record_types()
+        uncounted = {kind.name for kind in kinds if not is_counted(self.admin_site, request, kind.model)}
+        hidden = frozenset(limit.name for limit in found if uncounted.intersection(limit.record_types))
+        # Keys come from inputs and records.
+        found = [
+            limit if is_whole and may_see_keys and limit.name not in hidden else replace(limit, keys=())
+            for limit in found
+        ]
+        return LimitPage(tuple(found), is_whole, hidden)
 
     def _read_limit(self, request: HttpRequest) -> LimitPage:
         name, is_queue = request.GET.get("name", ""), request.GET.get("kind") == "queue"
@@ -125,10 +153,48 @@ class LimitAdmin(ReadOnlyAdmin):
         limit = next((each for each in page.limits if (each.name, each.kind == "queue") == (name, is_queue)), None)
         if limit is None:
             raise Http404
-        visibility, running = self.visibility(request), None
+        visibility, running, held = self.visibility(request), None, None
         if limit.kind != "records":
             running = running_rows(visibility, _holding(visibility.rows(Job), limit), MAX_HOLDERS)
-        return LimitPage((limit,), page.is_whole, running, self._may_change(request, limit.name, is_queue=is_queue))
+        kinds = [
+            kind
+            for kind in get_registry().record_types()
+            if kind.is_in(current_database())
+            and (kind.queue == limit.name if is_queue else kind.name in limit.record_types)
+        ]
+        if kinds:
+            rows = [row for kind in kinds for row in self._held_records(request, kind)]
+            held = first_rows(sorted(rows, key=lambda row: -(row.seconds or 0)), MAX_HOLDERS)
+        may_change = self._may_change(request, limit.name, is_queue=is_queue)
+        return LimitPage((limit,), page.is_whole, page.hidden, running, held, may_change)
+
+    def _held_records(self, request: HttpRequest, kind: RecordType) -> list[HeldRecord]:
+        """Return records in process that the user may see, among the first ``MAX_READ``."""
+        site, model, using = self.admin_site, kind.model, current_database()
+        model_admin = site.get_model_admin(model) if site.is_registered(model) else None
+        if model_admin is None:
+            if not request.user.has_perm(f"{model._meta.app_label}.view_{model._meta.model_name}"):
+                return []
+            visible = model._default_manager.all()
+        elif model_admin.has_view_permission(request):
+            visible = model_admin.get_queryset(request)
+        else:
+            return []
+        in_process = kind.queryset.using(using).filter(**{kind.columns["state"]: "processing"}).order_by()
+        found = visible.using(using).filter(pk__in=in_process.values("pk")).annotate(jobchains_now=Now())
+        found = found.defer(*(kind.columns[name] for name in ("failure_message", "execution_logs")))
+        rows = []
+        for record in found.order_by(kind.columns["started_at"], "pk")[:MAX_READ]:
+            url, started_at = "", kind.value(record, "started_at")
+            if model_admin is not None:
+                if not model_admin.has_view_permission(request, record):
+                    continue
+                name = f"admin:{model._meta.app_label}_{model._meta.model_name}_change"
+                url = reverse(name, args=[quote(record.pk)], current_app=site.name)
+            seconds = None if started_at is None else (record.jobchains_now - started_at).total_seconds()
+            worker = kind.value(record, "worker_hostname") or ""
+            rows.append(HeldRecord(kind, str(record.pk), url, seconds, attempts_of(kind, record), worker))
+        return rows
 
     def _may_change(self, request: HttpRequest, name: str, *, is_queue: bool) -> bool:
         if not is_queue:

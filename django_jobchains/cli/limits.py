@@ -11,9 +11,9 @@ from django_jobchains.cli import converters
 from django_jobchains.cli.screen import Cell, Column
 from django_jobchains.cli.subcommand import Invocation, Subcommand
 from django_jobchains.exceptions import JobchainsError
-from django_jobchains.limits import LimitFacts
+from django_jobchains.limits import KeyFacts, LimitFacts
 from django_jobchains.monitoring.limits import COUNT_TO
-from django_jobchains.text.humanize import number
+from django_jobchains.text.humanize import number, span
 
 
 class LimitsCommand(Subcommand):
@@ -110,4 +110,8 @@ def _declared(row: LimitFacts) -> Cell:
 
 
 def _keys(row: LimitFacts) -> str:
-    return ", ".join(f"{each.key} ({each.running})" for each in row.keys)
+    return ", ".join(f"{each.key} ({each.running}{_wait(each)})" for each in row.keys)
+
+
+def _wait(key: KeyFacts) -> str:
+    return "" if key.next_start_seconds is None else f", next in {span(key.next_start_seconds)}"

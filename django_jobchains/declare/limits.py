@@ -176,6 +176,18 @@ class TypeLimits:
             concurrency = self.concurrency and replace(self.concurrency, key=None)
             return TypeLimits(concurrency, self.rate and replace(self.rate, key=None), None).keys(type_name, None)
 
+    def turn_of(self, type_name: str, value: str) -> str | None:
+        """Return the turn of the jobs whose rate has this value as its key. None: it depends on other keys too."""
+        if self.rate is None or set(self.declared_keys) != {self.rate.key}:
+            return None
+
+        def given(input: Any) -> str:
+            return value
+
+        concurrency = self.concurrency and replace(self.concurrency, key=self.concurrency.key and given)
+        limits = TypeLimits(concurrency, replace(self.rate, key=given), self.fair and given)
+        return limits.keys(type_name, None).turn
+
     @property
     def declared_keys(self) -> list[LimitKey]:
         keys = self.fair, *(limit.key for limit in (self.concurrency, self.rate) if limit)

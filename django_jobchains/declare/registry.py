@@ -114,6 +114,10 @@ class Registry:
     def _limits(self) -> list[tuple[str, TypeLimits]]:
         return [(part.job_type.name, part.limits) for part in self.processors() if part.limits]
 
+    def type_limits(self) -> dict[str, TypeLimits]:
+        """Return the limits of the job types that have any, by the name of the type."""
+        return dict(self._limits())
+
     def _record_limits(self) -> list[tuple[str, TypeLimits]]:
         return [(kind.name, kind.limits) for kind in self.record_types() if kind.limits]
 

@@ -4,15 +4,20 @@ A constant number of statements. Running jobs, and the waiting jobs of each grou
 """
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from django.db.models import Count, Q
 
 from django_jobchains.declare.limits import DeclaredLimit
 from django_jobchains.declare.registry import get_registry
-from django_jobchains.monitoring.facts import record_overview
-from django_jobchains.store import get_store
+from django_jobchains.monitoring.facts import RecordFacts, record_overview
+from django_jobchains.records.declarations import RecordType
+from django_jobchains.store import Store, get_store
 from django_jobchains.store.deduplication import TENANT_SEPARATOR as SEPARATOR
 from django_jobchains.store.queues import Override
+from django_jobchains.store.stats import PendingGroup
 
 #: The limit up to which the waiting jobs of each queue, type and priority are counted, and those of each key.
 COUNT_TO = 1_000
@@ -24,11 +29,16 @@ MAX_KEYS = 5
 
 @dataclass(frozen=True)
 class KeyFacts:
-    """A key of a limit with its running jobs. ``waiting``: the due jobs that wait behind them, or ``COUNT_TO``."""
+    """A key of a limit with its running jobs, or its records in process.
+
+    ``waiting``: the due ones that wait behind them, or ``COUNT_TO``. ``next_start_seconds``: the time until the rate
+    allows the next start, None if it does now, or there is no rate.
+    """
 
     key: str
     running: int
     waiting: int
+    next_start_seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -39,7 +49,7 @@ class LimitFacts:
     ``concurrency``: how many jobs may run at once, and ``rate``: how many may start in ``rate_seconds``, of each key if
     ``has_keys``. ``declared_…``: what the code declares. All are None if there is no such limit. ``waiting``: due jobs
     and records, counted up to ``COUNT_TO`` for each queue, type and priority. ``keys``: those with the most running
-    jobs.
+    jobs, and then those that wait longest for the next start.
     """
 
     kind: Literal["type", "group", "records", "queue"]
@@ -58,9 +68,14 @@ class LimitFacts:
     keys: tuple[KeyFacts, ...] = ()
 
     @property
+    def sharing(self) -> tuple[str, ...]:
+        """The types and records that share it."""
+        return (*self.types, *self.record_types)
+
+    @property
     def is_declared(self) -> bool:
         """Whether the code declares it, or it is of a queue. An override that is left of older code has no effect."""
-        return self.kind == "queue" or bool(self.types or self.record_types)
+        return self.kind == "queue" or bool(self.sharing)
 
 
 def limit_facts(using: str | None = None) -> list[LimitFacts]:
@@ -74,16 +89,24 @@ def limit_facts(using: str | None = None) -> list[LimitFacts]:
     records = {kind.name: kind for kind in record_overview(using)} if has_records else {}
     running = store.stats.running_groups(MAX_RUNNING)
     waiting = store.stats.pending_groups(COUNT_TO)
-    by_name = defaultdict[str, Counter[str]](Counter)
+    by_name, by_rate = defaultdict[str, Counter[str]](Counter), defaultdict[str, Counter[str]](Counter)
     for group in running:
-        name, _, key = (group.concurrency_key or "").partition(SEPARATOR)
-        by_name[name][key] += group.jobs
-    busiest = {name: by_name[name].most_common(MAX_KEYS) for name in declared}
-    shown = [f"{name}{SEPARATOR}{key}" for name, keys in busiest.items() for key, _ in keys if key]
-    behind = store.stats.waiting_with(shown, COUNT_TO) if shown else {}
+        for counted, counts in ((group.concurrency_key, by_name), (group.rate_key, by_rate)):
+            name, _, key = (counted or "").partition(SEPARATOR)
+            counts[name][key] += group.jobs
+    next_starts = _next_starts(store, declared, rules.overrides)
+    busiest: dict[str, list[tuple[str, int]]] = {}
+    for name, limit in declared.items():
+        counts_of = by_name[name] if limit.concurrency is not None else by_rate[name]
+        for record_type in _keyed_records(limit, records):
+            counts_of = counts_of + _in_process(record_type, store)
+        starts = next_starts.get(name, {})
+        keys = sorted({*counts_of, *starts} - {""}, key=lambda key: (-counts_of[key], -starts.get(key, 0), key))
+        busiest[name] = [(key, counts_of[key]) for key in keys[:MAX_KEYS]]
+    behind = _behind(store, declared, busiest, records, waiting)
     found = []
     for name in sorted({*declared, *rules.overrides}):
-        limit, override = declared.get(name, DeclaredLimit(name, ())), rules.overrides.get(name, Override())
+        limit, override = declared.get(name, DeclaredLimit(name)), rules.overrides.get(name, Override())
         concurrency = limit.concurrency.limit if limit.concurrency else None
         rate = limit.rate.limit if limit.rate else None
         jobs = sum(group.jobs for group in running if group.type_name in limit.types)
@@ -92,7 +115,10 @@ def limit_facts(using: str | None = None) -> list[LimitFacts]:
             jobs = by_name[name].total()
         for kind in (records[each] for each in limit.record_types if each in records):
             jobs, due = jobs + kind.processing, due + kind.due
-        keys = [KeyFacts(key, jobs, behind.get(f"{name}{SEPARATOR}{key}", 0)) for key, jobs in busiest.get(name, ())]
+        facts = [
+            KeyFacts(key, count, behind.get(f"{name}{SEPARATOR}{key}", 0), next_starts.get(name, {}).get(key))
+            for key, count in busiest.get(name, ())
+        ]
         found.append(
             LimitFacts(
                 kind="group" if limit.is_group else "records" if limit.record_types else "type",
@@ -108,7 +134,7 @@ def limit_facts(using: str | None = None) -> list[LimitFacts]:
                 is_overridden=name in rules.overrides,
                 running=jobs,
                 waiting=due,
-                keys=tuple(each for each in keys if each.key),
+                keys=tuple(facts),
             )
         )
     for name, number in limited.items():
@@ -123,4 +149,61 @@ def limit_facts(using: str | None = None) -> list[LimitFacts]:
                 waiting=sum(group.due for group in waiting if group.queue == name),
             )
         )
+    return found
+
+
+def _next_starts(
+    store: Store, declared: Mapping[str, DeclaredLimit], overrides: Mapping[str, Override]
+) -> dict[str, dict[str, float]]:
+    """Return the seconds until the next start of keys that may not start now, by the names of their limits."""
+    rates = {name: limit.rate for name, limit in declared.items() if limit.rate is not None and limit.rate.key}
+    found = defaultdict[str, dict[str, float]](dict)
+    for bucket in store.rates.recent(MAX_RUNNING) if rates else ():
+        name, _, key = bucket.rate_key.partition(SEPARATOR)
+        if key and (rate := rates.get(name)) is not None:
+            number = overrides.get(name, Override()).rate or rate.limit
+            if (seconds := bucket.seconds_to_next(rate.start_rate_at(number))) > 0:
+                found[name][key] = seconds
+    return found
+
+
+def _keyed_records(limit: DeclaredLimit, records: Mapping[str, RecordFacts]) -> list[RecordType]:
+    """Return the record types of a limit whose records have keys. ``records``: those whose tables could be read."""
+    readable = [name for name in limit.record_types if name in records and not records[name].problem]
+    return [get_registry().record_type(name) for name in readable] if limit.has_keys else []
+
+
+def _in_process(kind: RecordType, store: Store) -> Counter[str]:
+    """Return the number of records in process of each key."""
+    field: Any = kind.limits and kind.limits.field
+    rows = kind.queryset.using(store.using).filter(**{kind.columns["state"]: "processing"}).order_by()
+    counts = rows.values_list(field).annotate(count=Count("pk"))
+    return Counter({str(key): count for key, count in counts if key is not None})
+
+
+def _behind(
+    store: Store,
+    declared: Mapping[str, DeclaredLimit],
+    busiest: Mapping[str, list[tuple[str, int]]],
+    records: Mapping[str, RecordFacts],
+    waiting: Sequence[PendingGroup],
+) -> dict[str, int]:
+    """Return how many jobs and records of keys are due, by the name of the limit and the key."""
+    shown = [f"{name}{SEPARATOR}{key}" for name, keys in busiest.items() for key, _ in keys]
+    limits = get_registry().type_limits()
+    turns = [
+        (group.queue, group.type_name, turn, f"{name}{SEPARATOR}{key}")
+        for group in {(group.queue, group.type_name): group for group in waiting}.values()
+        for name, keys in busiest.items()
+        if group.type_name in declared[name].types and declared[name].concurrency is None
+        for key, _ in keys
+        if (turn := limits[group.type_name].turn_of(group.type_name, key)) is not None
+    ]
+    found = Counter(store.stats.waiting_with(shown, turns, COUNT_TO) if shown else {})
+    for name, keys in busiest.items():
+        for kind in _keyed_records(declared[name], records):
+            for key, _ in keys:
+                select = kind.select(store.using, Q(**{str(kind.limits and kind.limits.field): key}))
+                counts = store.records.count_by_state(kind.table(store.using), select, COUNT_TO, kind.retry_seconds)
+                found[f"{name}{SEPARATOR}{key}"] += counts.due
     return found

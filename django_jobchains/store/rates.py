@@ -42,6 +42,20 @@ class Bucket(NamedTuple):
     seconds: float
 
 
+class RecentStarts(NamedTuple):
+    """A bucket that is not full. The times are microseconds, and ``now`` is the current one."""
+
+    rate_key: str
+    full_at: int
+    started_at: int
+    now: int
+
+    def seconds_to_next(self, rate: StartRate) -> float:
+        """Return the seconds until this rate allows the next start, which are not positive if it does now."""
+        full_at = min(self.full_at, self.started_at + rate.microseconds * rate.burst)
+        return (full_at - rate.microseconds * (rate.burst - 1) - self.now) / 1e6
+
+
 class Rates(Part):
     def try_lock(self, rate_key: str) -> str:
         """SQL of whether this transaction has locked a bucket until it ends. It does not wait for others."""
@@ -129,9 +143,22 @@ class Rates(Part):
         self.db.execute(self._refund(False), [rows, rows])
 
     @retried
+    def recent(self, limit: int) -> list[RecentStarts]:
+        """Return buckets that are not full, among this many rows."""
+        return [RecentStarts(*row) for row in self.db.fetch(self._recent, [limit])]
+
+    @retried
     def forget(self, limit: int) -> int:
         """Delete rows of buckets that are full, which mean nothing; return their number."""
         return len(self.db.fetch(self._forget, [limit]))
+
+    @statement
+    def _recent(self) -> str:
+        now = self.db.microseconds(self.db.now)
+        return f"""
+            SELECT key, full_at, started_at, {now} FROM (SELECT * FROM {self.tables.rate_state} LIMIT %s) AS state
+            WHERE full_at > {now}
+        """
 
     @statement
     def _charge(self) -> str:

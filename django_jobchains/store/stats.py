@@ -35,6 +35,7 @@ _TALLY = (
     "seconds float, longest_seconds float"
 )
 _KEYS = "concurrency_key text"
+_TURNS = "queue text, type_name text, limit_key text, key text"
 #: The rows that count an attempt: that of its minute, and those of its type and of its queue in that hour. So an hour
 #: has one row for each type and one for each queue, and not one for each pair of them.
 _SPANS = " UNION ALL ".join(
@@ -65,11 +66,12 @@ class HeldGroup(NamedTuple):
 
 
 class RunningGroup(NamedTuple):
-    """Running jobs of one queue and type that limits count by the same key; None: they are not counted."""
+    """Running jobs of one queue and type that limits count by the same keys; None: they are not counted."""
 
     queue: str
     type_name: str
     concurrency_key: str | None
+    rate_key: str | None
     jobs: int
 
 
@@ -185,12 +187,16 @@ class Stats(Part):
         return [RunningGroup(*row) for row in self.db.fetch(self._running, [count_to])]
 
     @retried
-    def waiting_with(self, concurrency_keys: Sequence[str], count_to: int) -> dict[str, int]:
-        """Count the due jobs that wait behind running ones, by what both are counted by.
+    def waiting_with(
+        self, concurrency_keys: Sequence[str], turns: Sequence[tuple[str, str, str, str]], count_to: int
+    ) -> dict[str, int]:
+        """Count the due jobs that wait behind running ones, by what both are counted by, and those of turns.
 
-        Reads up to ``count_to`` pending jobs for each queue, type and limit key of the running jobs.
+        ``turns``: queues, types and limit keys, and the key to count their jobs by. Reads up to ``count_to`` pending
+        jobs for each queue, type and limit key.
         """
-        rows = self.db.fetch(self._waiting, [rows_json(_KEYS, [(key,) for key in concurrency_keys]), count_to])
+        keys = rows_json(_KEYS, [(key,) for key in concurrency_keys])
+        rows = self.db.fetch(self._waiting, [keys, rows_json(_TURNS, turns), count_to])
         counts: defaultdict[str, int] = defaultdict(int)
         for key, waiting in rows:
             counts[key] += waiting
@@ -321,10 +327,10 @@ class Stats(Part):
     @statement
     def _running(self) -> str:
         return f"""
-            SELECT queue, type_name, concurrency_key, count(*) FROM (
-                SELECT queue, type_name, concurrency_key FROM {self.tables.job}
+            SELECT queue, type_name, concurrency_key, rate_key, count(*) FROM (
+                SELECT queue, type_name, concurrency_key, rate_key FROM {self.tables.job}
                 WHERE status = 'running' ORDER BY leased_until LIMIT %s
-            ) AS running GROUP BY queue, type_name, concurrency_key
+            ) AS running GROUP BY queue, type_name, concurrency_key, rate_key
         """
 
     @statement
@@ -332,12 +338,14 @@ class Stats(Part):
         keys = self.db.any_of(f"SELECT concurrency_key FROM {self.db.rows(_KEYS)}")
         return f"""
             WITH busy AS MATERIALIZED (
-                SELECT DISTINCT queue, type_name, limit_key, concurrency_key
+                SELECT queue, type_name, limit_key, concurrency_key AS key
                 FROM {self.tables.job} {self.db.by_index("jobchains_counted")}
                 WHERE status = 'running' AND concurrency_key IS NOT NULL AND concurrency_key {keys}
                 AND limit_key IS NOT NULL
+                UNION
+                SELECT d.queue, d.type_name, d.limit_key, d.key FROM {self.db.rows(_TURNS)}
             )
-            SELECT concurrency_key, (
+            SELECT key, (
                 SELECT count(*) FROM (
                     SELECT n.run_at FROM {self.tables.job} AS n {self.db.by_index("jobchains_limited")}
                     WHERE n.status = 'pending' AND n.limit_key IS NOT NULL AND n.queue = busy.queue

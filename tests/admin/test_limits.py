@@ -11,6 +11,7 @@ from django_jobchains.models import Job
 from django_jobchains.processors import Concurrency, Processors, Rate, get_registry
 from django_jobchains.store.queues import Override
 from tests.admin.browsing import Page
+from tests.records.models import Export, Upload
 
 pytestmark = pytest.mark.django_db
 
@@ -81,6 +82,54 @@ def test_the_page_of_a_limit_shows_the_jobs_that_hold_its_places(superuser, sync
     limits.set(queue="default", concurrency=1)
     assert "w:1" in page(superuser, f"{ONE}default&kind=queue")
     assert superuser.get(f"{ONE}default").status_code == 404
+
+
+@pytest.fixture
+def uploads(monkeypatch):
+    """Records with a limit: one in process, two waiting."""
+    part = Processors()
+    monkeypatch.setattr(get_registry(), "slices", [part])
+    limit = Concurrency(3, key="size")
+    part.records(Upload, concurrency=limit, queue="files")(lambda record, run: None)
+    part.records(Export, name="exports", queue="files")(lambda record, run: None)
+    Upload.objects.bulk_create([Upload(size=1), Upload(size=2)])
+    return Upload.objects.create(size=471, state="processing", worker_hostname="w:7", num_failures=1)
+
+
+def test_the_page_of_a_limit_of_records_shows_those_in_process(superuser, uploads, record_site):
+    reply = superuser.get(f"{ONE}records.upload")
+    text = Page(reply).text
+    assert f'href="/admin/records/upload/{uploads.pk}/change/"' in reply.content.decode()
+    assert f"records.upload {uploads.pk}" in text
+    assert "w:7" in text
+    assert "471" in text
+    assert text.count(f"records.upload {uploads.pk}") == 1
+    limits.set(queue="files", concurrency=4)
+    Export.objects.create(state="processing", worker_hostname="w:8")
+    text = page(superuser, f"{ONE}files&kind=queue")
+    assert "w:7" in text
+    assert "w:8" in text
+
+
+def test_records_in_process_without_an_admin_class_have_no_link(superuser, uploads):
+    reply = superuser.get(f"{ONE}records.upload")
+    assert f"records.upload {uploads.pk}" in Page(reply).text
+    assert "records/upload" not in reply.content.decode()
+
+
+def test_records_are_shown_to_users_who_may_view_them(staff, uploads, record_site):
+    limits.set(queue="files", concurrency=4)
+    Export.objects.create(name="hidden", state="processing", worker_hostname="w:8")
+    Export.objects.create(name="excluded", state="processing", worker_hostname="w:9")
+    seen = ("view_limitoverride", "view_job", "view_payload", "view_export")
+    text = page(staff(*seen), f"{ONE}files&kind=queue")
+    assert "w:7" in text
+    assert "w:8" not in text
+    assert "w:9" not in text
+    text = page(staff(*seen, view=False), f"{ONE}records.upload")
+    assert "w:7" not in text
+    assert "471" not in text
+    assert "No records are in process." in text
 
 
 def test_a_limit_is_set_and_reset(superuser, sync):

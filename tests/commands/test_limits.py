@@ -4,6 +4,7 @@ import pytest
 
 from django_jobchains import limits
 from django_jobchains.processors import Concurrency, Rate
+from django_jobchains.testing import run_due_jobs
 
 pytestmark = pytest.mark.django_db
 
@@ -21,6 +22,13 @@ def _limits(processors):
 def test_nothing(run, registry):
     assert run("limits").lines == ["No limits: no type declares one, and no queue has one."]
     assert run("limits", "--format", "json").json == {"limits": []}
+
+
+def test_keys_that_wait_for_their_rate(run, processors):
+    send = processors.register("limits.send", rate=Rate(1, 3_600, key=itself))(lambda job: None)
+    send.enqueue("acme")
+    run_due_jobs()
+    assert "acme (0, next in " in run("limits").lines[1]
 
 
 @pytest.mark.usefixtures("_limits")

@@ -233,6 +233,53 @@ def test_limits_are_listed_with_what_runs_and_waits(register, store, django_asse
     assert mail.is_declared
 
 
+def test_keys_of_rates_are_listed_until_they_may_start(processors, store):
+    """Also without running jobs; those that wait longest first."""
+    send = processors.register("limits.send", rate=Rate(1, per=100, key=itself))(lambda job: None)
+    with clock() as time:
+        chains.enqueue_many([send.item(key) for key in "abb"])
+        run_due_jobs()
+        time.advance(40)
+        chains.enqueue_many([send.item("c"), send.item("c")])
+        run_due_jobs()
+        [limit] = limits.list()
+        assert [(each.key, each.running, each.waiting) for each in limit.keys] == [
+            ("c", 0, 1),
+            ("b", 0, 1),
+            ("a", 0, 0),
+        ]
+        assert [round(each.next_start_seconds, -1) for each in limit.keys] == [100, 60, 60]
+        limits.set("limits.send", rate=2)
+        assert [round(each.next_start_seconds, -1) for each in limits.list()[0].keys] == [50, 10, 10]
+        time.advance(60)
+        assert limits.list()[0].keys == ()
+
+
+def test_keys_of_records_are_listed(processors):
+    processors.records(Upload, concurrency=Concurrency(2, key="size"), rate=Rate(1, per=100, key="size"))(
+        lambda record, run: None
+    )
+    Upload.objects.bulk_create(
+        [Upload(size=7, state="processing"), Upload(size=7), *[Upload(size=8) for _ in range(3)]]
+    )
+    with clock():
+        assert len(run_due_jobs()) == 2
+        [limit] = limits.list()
+    assert (limit.kind, limit.running, limit.waiting, limit.has_keys) == ("records", 1, 2, True)
+    assert [(each.key, each.running, each.waiting) for each in limit.keys] == [("7", 1, 0), ("8", 0, 2)]
+    assert all(each.next_start_seconds for each in limit.keys)
+
+
+def test_types_and_records_of_a_group_are_listed_together(processors):
+    rate = Rate(5, per=100, group="gateway")
+    processors.register("limits.sync", rate=rate)(lambda job: None).enqueue()
+    processors.records(Upload, rate=rate)(lambda record, run: None)
+    Upload.objects.create()
+    [limit] = limits.list()
+    assert (limit.kind, limit.types, limit.record_types) == ("group", ("limits.sync",), ("records.upload",))
+    assert (limit.waiting, limit.declared_rate) == (2, 5)
+
+
 def test_an_override_of_a_limit_that_no_code_declares_is_harmless_and_shown(register, store, processors):
     """As during a deployment, or after its type was removed."""
     register()

@@ -35,7 +35,7 @@ READERS = {
     "limits.without_keys", "queues.count", "queues.rules", "retention.find_ended",
     "stats.activity", "stats.counts_by_time", "stats.counts_by_type", "stats.counts_of",
     "stats.failing_types", "stats.held_groups", "stats.pending_groups", "stats.time_ago",
-    "stats.names", "stats.running_groups", "stats.waiting_with", "workers.count", "workers.present",
+    "rates.recent", "stats.names", "stats.running_groups", "stats.waiting_with", "workers.count", "workers.present",
 }  # fmt: skip
 #: Methods about workers, queues, keys, counts and records.
 NOT_OF_JOBS = {
