@@ -62,7 +62,7 @@ class AttemptEnded(Event):
     """An attempt has ended. ``error``: one line, or "" without an error.
 
     ``ending``: "completed", "continued", "retried", "rescheduled", "failed", "cancelled", "handed_back" or "abandoned".
-    Of records, the new state, or "requeued" or "handed_back".
+    For records, the new state, or "requeued" or "handed_back".
     """
 
     #: Of a record, its primary key as text.
@@ -117,7 +117,7 @@ class AttemptEnded(Event):
 class AttemptAbandoned(Event):
     """An attempt of this worker may no longer write. ``reason`` is its abort reason.
 
-    An abandoned attempt at a job ends with an ``AttemptEnded``, which counts it. Of an attempt at a record, this is the
+    An abandoned attempt at a job ends with an ``AttemptEnded``, which counts it. For an attempt at a record, this is the
     only event, and is counted by `jobchains.lease.lost`.
     """
 

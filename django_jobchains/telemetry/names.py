@@ -102,7 +102,7 @@ PROCESS_DURATION = _histogram(
 )
 OPERATION_DURATION = _histogram(
     "messaging.client.operation.duration",
-    "Duration of the library's own transactions, never sampled; of records, by the name of their worker",
+    "Duration of the library's own transactions, never sampled; for records, by the name of their worker",
     OPERATION,
     JOB_TYPE,
     ERROR_TYPE,

@@ -13,7 +13,7 @@ HEAD = """\
 # Telemetry
 
 The events, spans, metrics and attributes of django_jobchains. [See what your jobs do](../guides/observability.md) shows
-how to use them. This page is generated from the code, and names on it change only with an entry in the changelog.
+how to use them. This page is generated from the code, and the names in it only change with an entry in the changelog.
 """
 
 SINKS = """\
@@ -45,19 +45,19 @@ records.
 """
 
 DETAILS = """\
-There may be thousands of the following events in a second. They are only created for sinks that ask for them:
+There may be thousands of the following events per second. They are only created for sinks that ask for them:
 `add_sink(sink, events.JobCreated, events.ChainEnded)`, or `add_sink(sink, events.DetailEvent)` for all of them. They
 are not logged.
 """
 
 LIMITS = """\
-Attributes have few values: never an id or the name of a worker. Of more than 500 values of an attribute, the others are
-reported as `_OTHER`.
+Attributes have few values, and never contain an id or the name of a worker. If an attribute has more than 500 values,
+further ones are reported as `_OTHER`.
 
 Counters count all events, and `messaging.client.operation.duration` records all operations. The histograms about
-attempts, chains and hooks record about 20 durations of each kind in a second: of each type and outcome an even share,
-and at least the first one in each second. So quantiles and means of one type and outcome are correct, while those over
-several of them give rare ones too much weight. Group histograms by type and outcome, and use counters for rates.
+attempts, chains and hooks record about 20 durations of each kind per second. Each type and outcome has an even share of
+them, and at least the first one in each second. Therefore, quantiles and means of one type and outcome are correct, but
+those of several types or outcomes give too much weight to rare ones. Group histograms by type and outcome, and use counters for rates.
 """
 
 MESSAGE = (
@@ -82,7 +82,7 @@ SPANS = (
         "process {type}",
         "CONSUMER",
         "An attempt at a job or a record, from its beginning to its end. It is exported when the outcome is written.",
-        'The `send` span of the job; with `TRACE_PROPAGATION="link"`, none, and a link; of a record, none',
+        'The `send` span of the job; none, but a link to it, with `TRACE_PROPAGATION="link"`; none for a record',
         (*MESSAGE, names.ATTEMPT, names.OUTCOME, names.ABANDONED_REASON, names.ERROR_TYPE, names.MESSAGE_COUNT),
     ),
     ("prepare", "INTERNAL", "The block of `job.prepare()`", "The attempt", (names.ERROR_TYPE,)),
@@ -108,17 +108,17 @@ ATTRIBUTES = {
     names.QUEUE: "The queue of the job",
     names.JOB_ID: "The id of the job, or the primary key of the record",
     names.CHAIN_ID: "The id of the chain",
-    names.OPERATION: "`send` or `process` on spans; the operation in metrics, such as `claim` or `finish`; of records "
-    "`record_dequeue`, `record_heartbeat`, `record_end` and `record_reset`; of codecs `encode` and `decode`",
+    names.OPERATION: "`send` or `process` on spans; the operation in metrics, such as `claim` or `finish`; for records "
+    "`record_dequeue`, `record_heartbeat`, `record_end` and `record_reset`; for codecs `encode` and `decode`",
     names.OPERATION_TYPE: "`send` or `process`",
     names.MESSAGE_COUNT: "How many jobs a batch has",
     names.ERROR_TYPE: "The class of the error",
     names.JOB_TYPE: "The type of the job, or the name of the record worker",
     names.ATTEMPT: "The number of the attempt, from 1",
     names.OUTCOME: "`completed`, `continued`, `failed`, `retried`, `rescheduled`, `cancelled`, `abandoned` or "
-    "`handed_back`; of records also `errored`, `requeued` and `cancelled`",
+    "`handed_back`; for records also `errored`, `requeued` and `cancelled`",
     names.ABANDONED_REASON: "Why the attempt could not write its outcome, such as `taken_by_another_worker`",
-    names.JOB_STATUS: "`due`, `scheduled`, `blocked` or `running`; of records `due`, `queued` (all that wait, "
+    names.JOB_STATUS: "`due`, `scheduled`, `blocked` or `running`; for records `due`, `queued` (all that wait, "
     "including due ones), `processing`, `errored` and `failed`",
     names.CHAIN_TYPE: "The type of the chain's first job",
     names.CHAIN_STATUS: "`completed`, `failed`, `cancelled`, or `expired` if a job did not start in time",
