@@ -117,8 +117,8 @@ class AttemptEnded(Event):
 class AttemptAbandoned(Event):
     """An attempt of this worker may no longer write. ``reason`` is its abort reason.
 
-    An abandoned attempt at a job ends with an ``AttemptEnded``, which counts it. For an attempt at a record, this is the
-    only event, and is counted by `jobchains.lease.lost`.
+    An abandoned attempt at a job ends with an ``AttemptEnded``, which counts it. For an attempt at a record, this is
+    the only event, and is counted by `jobchains.lease.lost`.
     """
 
     level = WARNING
