@@ -57,7 +57,8 @@ further ones are reported as `_OTHER`.
 Counters count all events, and `messaging.client.operation.duration` records all operations. The histograms about
 attempts, chains and hooks record about 20 durations of each kind per second. Each type and outcome has an even share of
 them, and at least the first one in each second. Therefore, quantiles and means of one type and outcome are correct, but
-those of several types or outcomes give too much weight to rare ones. Group histograms by type and outcome, and use counters for rates.
+those of several types or outcomes give too much weight to rare ones. Group histograms by type and outcome, and use
+counters for rates.
 """
 
 MESSAGE = (
