@@ -196,7 +196,7 @@ def runs_by_name(evidence, findings, starts):
 
     A killed process ends its attempts. An attempt that was paused, took longer than a lease, or is followed by another
     one, has lost its lease at an unknown time, after which others may run: it counts until the pause, or not at all.
-    Handlers themselves take much less time than a lease.
+    Handlers themselves take much less time than a lease. An attempt whose end is unknown does not count.
     """
     ends = {line["token"]: line["at"] for line in evidence.journal if line["what"] == "end"}
     killed, paused = {}, defaultdict(list)
@@ -216,7 +216,7 @@ def runs_by_name(evidence, findings, starts):
         ended = ends.get(start["token"], max(killed.get(pid, 0), started))
         is_followed = any(claimed < other < ended for other in claims[start["job"]])
         ended = min([ended, *(at for at in paused[pid] if claimed <= at)])
-        if is_followed or ended < started or ended - claimed > evidence.lease_seconds:
+        if is_followed or ended <= started or ended - claimed > evidence.lease_seconds:
             findings.lost_leases += 1
         else:
             runs[start["counted"]].append(Run(started, ended, claimed, start["token"]))

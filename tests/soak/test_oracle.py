@@ -178,6 +178,14 @@ def test_a_killed_process_ends_its_attempts(story):
     assert story.violations() == {"limit": 1}
 
 
+def test_attempts_whose_end_is_unknown_do_not_count(story):
+    story.run("soak.pair", 100)
+    story.journal = [line for line in story.journal if line["what"] != "end"]
+    for at in (101, 101.01):
+        story.run("soak.pair", at)
+    assert story.violations() == {}
+
+
 def test_attempts_that_lost_their_leases_do_not_count(story):
     """One was paused, one took longer than a lease, and one was followed by another attempt."""
     story.run("soak.pair", 100, seconds=6, pid=5)

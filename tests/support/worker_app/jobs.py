@@ -232,8 +232,8 @@ for number in range(int(os.environ.get("SCHEDULES", "0"))):
 
 
 def hold_place(job: RunningJob[dict[str, Any]]) -> None:
-    """Write when the attempt starts and ends, by the clock of the database."""
-    for label in (f"start {job.attempt}", f"end {job.attempt}"):
+    """Write when the attempt starts and ends, by the clock of the database, and when it was claimed."""
+    for label in (f"start {job.attempt} {job.last_attempt_at.isoformat()}", f"end {job.attempt}"):
         effect = Effect.objects.create(job_id=job.id, label=label)
         Effect.objects.filter(pk=effect.pk).update(created_at=Now())
         if label.startswith("start"):
@@ -242,7 +242,7 @@ def hold_place(job: RunningJob[dict[str, Any]]) -> None:
 
 def hold_record(record: Export, run: RecordRun) -> None:
     """Like ``hold_place``. Each attempt has its own number."""
-    for label in (f"start {record.lease_number}", f"end {record.lease_number}"):
+    for label in (f"start {record.lease_number} {record.started_at.isoformat()}", f"end {record.lease_number}"):
         effect = Effect.objects.create(job_id=record.pk, label=label)
         Effect.objects.filter(pk=effect.pk).update(created_at=Now())
         if label.startswith("start"):
@@ -265,6 +265,7 @@ for_all = processors.register("chaos.for_all", concurrency=Concurrency(3), fair=
 _group = Concurrency(4, group="chaos.group")
 of_group = processors.register("chaos.of_group", concurrency=_group)(hold_place)
 also_of_group = processors.register("chaos.also_of_group", concurrency=_group)(hold_place)
+of_queue = processors.register("chaos.of_queue", queue="narrow")(hold_place)
 
 
 def write_start(job: RunningJob[dict[str, Any]]) -> None:
