@@ -31,6 +31,13 @@ WORKER_CONNECTIONS = 6
 TASK_CONNECTIONS = 2
 #: The size of a psycopg pool whose options do not set one.
 PSYCOPG_POOL_SIZE = 4
+#: How sessions commit, whether some standbys are synchronous, and whether there are standbys. Those that receive only
+#: some tables do not count. Roles that may not see the standbys find no states.
+STANDBYS = """
+SELECT current_setting('synchronous_commit'), current_setting('synchronous_standby_names') <> '', EXISTS (
+    SELECT 1 FROM pg_stat_replication AS standby WHERE standby.state = 'streaming' AND NOT EXISTS (
+        SELECT 1 FROM pg_replication_slots AS slot WHERE slot.active_pid = standby.pid AND slot.slot_type = 'logical'))
+"""
 
 
 @register("jobchains")
@@ -188,6 +195,35 @@ def check_chain_view(settings: Settings, databases: Container[str]) -> Iterator[
                 hint=f"{upgrade}Run manage.py migrate. Until then, grant the view only to roles that may see all jobs.",
                 id="jobchains.W005",
             )
+
+
+@_register(Tags.database, deploy=True)
+def check_commits(settings: Settings, databases: Container[str]) -> Iterator[CheckMessage]:
+    for alias in settings.aliases:
+        if alias in databases and (problem := commit_problem(alias)):
+            yield checks.Warning(
+                f"The database {alias!r} may lose chains that it has acknowledged: {problem}.",
+                hint="See 'Replicate synchronously' on the page about failover, or silence this warning if losing the "
+                "last transactions is acceptable.",
+                id="jobchains.W013",
+            )
+
+
+def commit_problem(alias: str) -> str | None:
+    """Return why a COMMIT may be lost after it has succeeded; None also if this role may not see the standbys."""
+    connection = connections[alias]
+    if connection.vendor != "postgresql":
+        return None
+    with connection.cursor() as cursor:
+        cursor.execute(STANDBYS)
+        commit, has_names, has_standbys = cursor.fetchone()
+    if commit == "off":
+        return "synchronous_commit is off, so a crash of the server loses the last transactions"
+    if has_standbys and not has_names:
+        return "it has standbys, but synchronous_standby_names is empty, so a failover loses the last transactions"
+    if commit == "local" and has_names:
+        return "synchronous_commit is local, so a failover loses the last transactions"
+    return None
 
 
 @_register("jobchains")

@@ -124,22 +124,22 @@ class RedisListener(ListeningThread):
     kinds = frozenset()
 
     def __init__(self, notifier: RedisNotifier, subscribers: Subscribers) -> None:
-        self._entry = notifier.entry
         self._channels = notifier.channels
         self._kinds = {channel: kind for kind, channel in notifier.channels.items()}
         #: Redis confirms each subscription later; then its kind is in ``kinds``.
         self._requested: frozenset[HintKind] = frozenset()
+        self._connections = Connections(notifier.entry, LISTEN_SECONDS)
         super().__init__(f"jobchains-listener-{notifier.using}", subscribers)
 
     def watch(self) -> None:
         self.kinds = self._requested = frozenset()
-        connections = Connections(self._entry, LISTEN_SECONDS)
         try:
-            with connections.connection() as connection:
+            with self._connections.connection() as connection:
                 self._subscribe(connection)
                 self._receive(connection)
         finally:
-            connections.close()
+            if self.closing.is_set():
+                self._connections.close()
 
     def _receive(self, connection: Any) -> None:
         received_at, was_probed = time.monotonic(), False
@@ -285,15 +285,16 @@ class Connections:
         self._lock = threading.Lock()
         self._failed_at = 0.0
         self._connected: Any = None
+        #: Whether the cluster may have other nodes by now.
+        self._is_stale = False
 
     @contextmanager
     def client(self, key: str = "") -> Iterator[Redis]:
         """A client of the server, or of the cluster node that has the key."""
         try:
             yield self._client(key)
-        except (RedisError, RedisClusterException):
-            if isinstance(self._connected, RedisCluster):
-                self.close()  # the cluster may have other nodes by now
+        except (RedisError, RedisClusterException, OSError):
+            self._is_stale = isinstance(self._connected, RedisCluster)
             raise
 
     @contextmanager
@@ -315,7 +316,7 @@ class Connections:
             connected.connection_pool.disconnect()
 
     def _client(self, key: str) -> Redis:
-        connected: Any = self._connected or self._connect()
+        connected: Any = self._connect() if self._connected is None or self._is_stale else self._connected
         client: Redis = connected
         if isinstance(connected, RedisCluster):
             # The cluster's own client would retry for longer than an enqueue may wait.
@@ -326,20 +327,26 @@ class Connections:
         return client
 
     def _connect(self) -> Any:
-        """Create the client. For a cluster, that queries its nodes: waiting threads do not repeat it if it failed."""
+        """Create the client, or find the nodes of its cluster again, by all nodes that it knows.
+
+        That queries the nodes, so waiting threads do not repeat it if it failed.
+        """
         started_at = time.monotonic()
         with self._lock:
-            if self._connected is None:
+            if self._connected is None or self._is_stale:
                 if self._failed_at > started_at:
                     raise RedisConnectionError("another thread could not connect either")
                 try:
-                    client = self._entry.create_client(self._seconds)
+                    if self._connected is None:
+                        self._connected = self._entry.create_client(self._seconds)
+                    else:
+                        self._connected.nodes_manager.initialize()
                 except BaseException:
                     self._failed_at = time.monotonic()
                     raise
-                if not isinstance(client, RedisCluster):
-                    _enforce_options(client.connection_pool, self._seconds)
-                self._connected = client
+                self._is_stale = False
+                if not isinstance(self._connected, RedisCluster):
+                    _enforce_options(self._connected.connection_pool, self._seconds)
             return self._connected
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -13,6 +14,12 @@ from tests.support.worker_processes import ROOT
 
 #: Figures of the last run, in a file for each test. The pages about hosts, failover and poolers state them.
 FIGURES = CACHE / "fleet"
+
+
+def pytest_configure():
+    """Let Ctrl-C and SIGTERM end the run so that it removes its processes and network namespaces."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +48,7 @@ class WebProcess:
 
     @property
     def errors(self):
-        return len(self.output.splitlines())
+        return self.output.count("failed at ")
 
     def acknowledged(self):
         return read_journals(self.journal)

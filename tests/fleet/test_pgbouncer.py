@@ -11,7 +11,6 @@ from django_jobchains.models import FailedAttempt, Job
 from tests.chaos.oracle import assert_ends_well
 from tests.fleet.oracle import assert_nothing_is_lost_or_doubled, unfinished
 from tests.shop.models import Effect
-from tests.support.servers import Unavailable
 from tests.support.servers.cluster import ALIAS, cluster, reconnect, server, start_process
 from tests.support.servers.pgbouncer import PREPARES_STATEMENTS, Pooler
 from tests.support.servers.programs import or_skip
@@ -130,10 +129,10 @@ def test_all_kinds_of_work_through_a_transaction_pooler(start_pooler, behind):
 
 
 def test_all_kinds_of_work_with_the_drivers_prepared_statements(start_pooler, behind):
-    with or_skip():
-        if (version := start_pooler().version()) < PREPARES_STATEMENTS:
-            raise Unavailable(f"PgBouncer {version} cannot prepare statements in transaction mode")
-        if not capabilities.has_send_close_prepared():
-            raise Unavailable("this libpq cannot remove prepared statements behind PgBouncer")
+    # Also where CI is set: Debian has no newer one, and the page about poolers states that this is not tested.
+    if (version := start_pooler().version()) < PREPARES_STATEMENTS:
+        pytest.skip(f"NOT RUN: PgBouncer {version} cannot prepare statements in transaction mode")
+    if not capabilities.has_send_close_prepared():
+        pytest.skip("NOT RUN: this libpq cannot remove prepared statements behind PgBouncer")
     pooler = start_pooler("max_prepared_statements = 200")
     behind(pooler, JOBCHAINS_TEST_DATABASE_OPTIONS=json.dumps({"prepare_threshold": 0, "server_side_binding": True}))

@@ -107,7 +107,7 @@ class Web:
                 if kind is cancelled:
                     chains.cancel(ordered)
             except (DatabaseError, InterfaceError) as error:
-                print(f"{time.time():.3f} {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+                print(f"failed at {time.time():.3f}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
                 connection.close()
                 time.sleep(0.1)
             else:

@@ -5,15 +5,13 @@ import time
 from dataclasses import replace
 
 import pytest
-from django_redis.pool import ConnectionFactory
-from redis import RedisCluster
 from redis.exceptions import NoPermissionError
 
 from django_jobchains.notifications import get_notifier, job_scheduled
 from django_jobchains.notifications.redis import RedisNotifier
 from django_jobchains.testing.contracts import NotifierContract
 from tests.support.servers import free_port
-from tests.support.servers.redis import RedisServer, certificate, program, running
+from tests.support.servers.redis import FACTORY, SLOTS, RedisServer, certificate, has_state, node, program, running
 from tests.support.waiting import until
 
 SHIP = replace(job_scheduled("shop.ship", 5), id="00000000000000aa")
@@ -112,34 +110,10 @@ def test_sentinel_failover(tmp_path, use_redis, check_hints_and_budgets):
         received.listener.close()
 
 
-class ClusterConnectionFactory(ConnectionFactory):
-    """The example of docs/guides/wake-ups.md."""
-
-    def connect(self, url):
-        parameters = {**self.make_connection_params(url), **self.pool_cls_kwargs}
-        del parameters["parser_class"]
-        return RedisCluster.from_url(**parameters)
-
-
-FACTORY = f"{__name__}.ClusterConnectionFactory"
-
-
-def node(folder):
-    """Return a server that is a node of a cluster."""
-    node = RedisServer(folder, "--cluster-enabled", "yes")
-    while node.port > 55_000:  # nodes also use a port that is 10,000 higher
-        node.port = free_port()
-    return node
-
-
 def take_all_slots(node):
     with node.admin as admin:
-        admin.execute_command("CLUSTER", "ADDSLOTS", *range(16_384))
+        admin.execute_command("CLUSTER", "ADDSLOTS", *range(SLOTS))
         until(lambda: has_state(admin, "cluster_state:ok"))
-
-
-def has_state(admin, text):
-    return text.encode() in admin.execute_command("CLUSTER", "INFO", NEVER_DECODE=True)
 
 
 @pytest.fixture(scope="session")
@@ -199,4 +173,20 @@ def test_cluster_slots_may_move(tmp_path, use_redis, check_hints_and_budgets):
             each.execute_command("CLUSTER", "SETSLOT", slot, "NODE", name)
         assert notifier.take(SHIP, 1, "moves") is None
         until(lambda: notifier.take(SHIP, 1, "moves") == 1)
+        received.listener.close()
+
+
+@pytest.mark.slow
+def test_a_cluster_is_found_again_without_the_node_of_the_url(tmp_path, use_redis, check_hints_and_budgets):
+    options = ("--cluster-require-full-coverage", "no", "--cluster-node-timeout", "1000")
+    one, other = (node(tmp_path / name, *options) for name in ("one", "other"))
+    with running(one, other), one.admin as admin, other.admin as other_admin:
+        admin.execute_command("CLUSTER", "ADDSLOTS", *range(SLOTS // 2))
+        other_admin.execute_command("CLUSTER", "ADDSLOTS", *range(SLOTS // 2, SLOTS))
+        admin.execute_command("CLUSTER", "MEET", "127.0.0.1", str(other.port))
+        until(lambda: all(has_state(each, f"cluster_slots_assigned:{SLOTS}") for each in (admin, other_admin)))
+        use_redis(one.url, PATIENT, CONNECTION_FACTORY=FACTORY)
+        received, notifier = check_hints_and_budgets(), get_notifier("default")
+        one.kill()
+        until(lambda: notifier.publish([SHIP]) or len(received.of_a_type()) > 1, 60)
         received.listener.close()

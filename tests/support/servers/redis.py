@@ -8,8 +8,10 @@ from functools import lru_cache
 
 import pytest
 import redis
+from django_redis.pool import ConnectionFactory
+from redis import RedisCluster
 
-from tests.support.servers import Unavailable
+from tests.support.servers import Unavailable, free_port
 from tests.support.servers.downloads import pip_package
 from tests.support.servers.programs import ServerProgram
 
@@ -45,6 +47,32 @@ class RedisServer(ServerProgram):
     def is_ready(self):
         with suppress(redis.ConnectionError, redis.TimeoutError), self.admin as client:
             return client.ping()
+
+
+class ClusterConnectionFactory(ConnectionFactory):
+    """The example of docs/guides/wake-ups.md."""
+
+    def connect(self, url):
+        parameters = {**self.make_connection_params(url), **self.pool_cls_kwargs}
+        del parameters["parser_class"]
+        return RedisCluster.from_url(**parameters)
+
+
+FACTORY = f"{__name__}.ClusterConnectionFactory"
+#: The number of parts into which a cluster divides its keys.
+SLOTS = 16_384
+
+
+def node(folder, *options):
+    """Return a server that is a node of a cluster."""
+    node = RedisServer(folder, "--cluster-enabled", "yes", *options)
+    while node.port > 55_000:  # nodes also use a port that is 10,000 higher
+        node.port = free_port()
+    return node
+
+
+def has_state(admin, text):
+    return text.encode() in admin.execute_command("CLUSTER", "INFO", NEVER_DECODE=True)
 
 
 @contextmanager

@@ -206,7 +206,12 @@ def mourns(job):
 
 
 @processors.records(
-    Upload, stalled_after=LEASE.seconds, heartbeat_every=0.5, max_resets=1_000, retry_after=0.1, poll_every=0.2
+    Upload,
+    stalled_after=LEASE.seconds,
+    heartbeat_every=0.5,
+    max_resets=1_000,
+    retry_after=0.1,
+    poll_every=float(os.environ.get("RECORDS_POLL_SECONDS", "0.2")),
 )
 def convert(record: Upload, run: RecordRun) -> None:
     """Write one effect, in the transaction that completes the record unless it is to return."""
