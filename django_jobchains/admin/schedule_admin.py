@@ -91,12 +91,12 @@ _CRON_TEXTS = (
 class ScheduleColumns(Columns):
     """The columns of schedules. ``ScheduleListAdmin.mark`` sets ``last_chain`` on the schedules of a page."""
 
-    names = ("name", "state", "rule", "next_tick", "last_tick")
+    names = ("state", "name", "rule", "next_tick", "last_tick")
     optional = frozenset({"next_tick", "last_tick"})
 
     @admin.display(description=_("name"), ordering="name")
     def name(self, schedule: Schedule) -> SafeString:
-        return named(schedule.name, schedule.type_name)
+        return named(self._link("schedule", schedule.name), self._link("type", schedule.type_name))
 
     @admin.display(description=_("state"))
     def state(self, schedule: Schedule) -> SafeString:
@@ -146,7 +146,6 @@ class ScheduleListAdmin(ListAdmin):
     columns = ScheduleColumns
     list_filter = (ScheduleStateFilter, ScheduleSourceFilter)
     ordering = ("name",)
-    link_column = "name"
     large_columns = LARGE
     search_help_text = _("Search for a part of a name.")
 

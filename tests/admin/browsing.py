@@ -143,7 +143,7 @@ def _row(line):
         for name in cell.attributes["class"].split():
             if name.startswith("field-"):
                 row[name.removeprefix("field-")] = text
-        if "field-type_name" in cell.attributes["class"] and cell.all("a"):
+        if "field-status" in cell.attributes["class"] and cell.all("a"):
             row["id"] = cell.all("a")[0].attributes["href"].split("/")[-3]
     return row
 

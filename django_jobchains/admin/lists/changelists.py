@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from django.contrib import admin, messages
 from django.contrib.admin.options import IS_POPUP_VAR, TO_FIELD_VAR
+from django.contrib.admin.utils import quote
 from django.contrib.admin.views.main import ORDER_VAR, SEARCH_VAR, ChangeList
 from django.db import connections
 from django.db.models import BooleanField, ExpressionWrapper, Model, QuerySet
@@ -64,21 +65,22 @@ class Columns:
     jobs of a page.
     """
 
-    #: The methods that are columns, the most important first: narrow pages leave out the last ones.
+    #: The methods that are columns, the most important first: narrow pages leave out the last ones. The first one opens
+    #: the row.
     names: ClassVar[tuple[str, ...]]
     #: The columns that a page leaves out if they are empty in all of its rows.
     optional: ClassVar[frozenset[str]] = frozenset()
 
-    def __init__(self, visibility: Visibility, using: str, site_name: str, page_url: Callable[[str, str], str]) -> None:
-        """``page_url``: returns the URL of the page of a "type" or "queue", or "" without one."""
+    def __init__(self, visibility: Visibility, using: str, url_of: Callable[[str, Any], str]) -> None:
+        """``url_of``: see ``ListAdmin.url_of``."""
         self._visibility = visibility
         self._timestamps = Timestamps(using)
-        self._site_name = site_name
-        self._page_url = page_url
+        self._url_of = url_of
 
-    def _page_link(self, kind: str, name: str) -> SafeString | str:
-        url = self._page_url(kind, name) if name else ""
-        return format_html('<a href="{}">{}</a>', url, name) if url else name
+    def _link(self, kind: str, key: Any, text: str = "") -> SafeString:
+        """Return the key, or another text, as a link to the page of a type, a queue or a row, if there is one."""
+        shown, url = parted(text or key), self._url_of(kind, key)
+        return format_html('<a href="{}">{}</a>', url, shown) if url else shown
 
     def _attempts(self, job: Job) -> str:
         if job.finite_max_attempts is None:
@@ -105,11 +107,11 @@ class ChainColumns(Columns):
     @admin.display(description=_("type"))
     def type_name(self, chain: Chain) -> SafeString:
         """Return the type, the label, and the current step of a chain that has continued."""
-        job, step = chain.current_job, ""
+        job, step, label = chain.current_job, "", self._label(chain)
         if job.chain_index:
             step = gettext("step %(number)s") % {"number": number(job.chain_index + 1)}
-            step = step if _is_job_hidden(chain) else f"{step}: {job.type_name}"
-        return named(chain.type_name, self._label(chain), step)
+            step = step if _is_job_hidden(chain) else format_html("{}: {}", step, self._link("type", job.type_name))
+        return named(self._link("type", chain.type_name), label and self._link("chain", chain.pk, label), step)
 
     def _label(self, chain: Chain) -> str:
         """Return the label of the first job. Whether its input may be shown can depend on that job, or its row."""
@@ -121,7 +123,7 @@ class ChainColumns(Columns):
 
     @admin.display(description=_("queue"))
     def queue(self, chain: Chain) -> SafeString | str:
-        return "" if _is_job_hidden(chain) else self._page_link("queue", chain.current_job.queue)
+        return "" if _is_job_hidden(chain) else self._link("queue", chain.current_job.queue)
 
     @admin.display(description=_("age"), ordering="id")
     def created(self, chain: Chain) -> SafeString | str:
@@ -161,7 +163,7 @@ class JobColumns(Columns):
     @admin.display(description=_("type"))
     def type_name(self, job: Job) -> SafeString:
         label = self._visibility.payloads(job).label(job.type_name, job.input_text)  # type: ignore[attr-defined]
-        return named(job.type_name, label)
+        return named(self._link("type", job.type_name), label and self._link("job", job.pk, label))
 
     @admin.display(description=_("chain"))
     def chain(self, job: Job) -> SafeString | str:
@@ -169,13 +171,13 @@ class JobColumns(Columns):
         step = gettext("step %(number)s") % {"number": number(job.chain_index + 1)}
         if getattr(job, "is_chain_hidden", False):
             return step
-        url = reverse("admin:django_jobchains_chain_change", args=(job.chain_id,), current_app=self._site_name)
-        chain_type = "" if job.chain_type_name == job.type_name else job.chain_type_name
-        return format_html('<a href="{}">{}</a>', url, named(step, chain_type))
+        is_other = job.chain_type_name != job.type_name
+        chain_type = self._link("type", job.chain_type_name) if is_other else ""
+        return named(self._link("chain", job.chain_id, step), chain_type)
 
     @admin.display(description=_("queue"))
     def queue(self, job: Job) -> SafeString | str:
-        return self._page_link("queue", job.queue)
+        return self._link("queue", job.queue)
 
     @admin.display(description=_("age"), ordering="chain_id")
     def created(self, job: Job) -> SafeString | str:
@@ -198,11 +200,13 @@ class JobColumns(Columns):
 
 
 def named(name: str, *notes: str) -> SafeString:
-    """Return a name, which can wrap between its parts, with notes below it, for a column of a list."""
+    """Return a name with notes below it, for a column of a list. Texts can wrap between their parts; HTML is kept."""
     return format_html("{}{}", parted(name), format_html_join("", _NOTE, ([parted(note)] for note in notes if note)))
 
 
 def parted(name: str) -> SafeString:
+    if isinstance(name, SafeString):
+        return name
     return format_html_join(SafeString("<wbr>"), "{}", ([part] for part in re.split(r"(?<=[._/-])(?=\w)", name)))
 
 
@@ -315,8 +319,6 @@ class ListAdmin(ReadOnlyAdmin):
     """The changelist of a class. Subclasses define its rows and columns."""
 
     columns: ClassVar[type[Columns]]
-    #: The column whose texts are links to the pages of the rows.
-    link_column: ClassVar[str] = "type_name"
     #: The columns that ``get_search_results`` does not read.
     large_columns: ClassVar[Sequence[str]] = LARGE
 
@@ -332,12 +334,16 @@ class ListAdmin(ReadOnlyAdmin):
 
     def get_list_display(self, request: HttpRequest) -> list[Any]:
         """Return methods that depend on the request, which ``list_display`` does not get."""
-        address = partial(page_url, self.admin_site, request)
-        columns = self.columns(self.visibility(request), current_database(), self.admin_site.name, address)
+        columns = self.columns(self.visibility(request), current_database(), partial(self.url_of, request))
         return [getattr(columns, name) for name in columns.names]
 
-    def get_list_display_links(self, request: HttpRequest, list_display: Sequence[Any]) -> list[Any]:
-        return [column for column in list_display if getattr(column, "__name__", "") == self.link_column]
+    def url_of(self, request: HttpRequest, kind: str, key: Any) -> str:
+        """Return the URL of the page of a "type" or "queue", or of a row of a model. Pop-ups have no links."""
+        if IS_POPUP_VAR in request.GET:
+            return ""
+        if kind in ("type", "queue"):
+            return page_url(self.admin_site, request, kind, key)
+        return reverse(f"admin:django_jobchains_{kind}_change", args=(quote(key),), current_app=self.admin_site.name)
 
     def get_sortable_by(self, request: HttpRequest) -> Any:
         """Return None, which allows the columns that have an ordering."""

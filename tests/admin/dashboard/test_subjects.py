@@ -8,6 +8,7 @@ from django_jobchains import queues, schedules
 from django_jobchains.admin import JobAdmin
 from django_jobchains.models import Chain, Job, QueueState, Schedule
 from django_jobchains.monitoring import durations as module
+from tests.admin import rows
 from tests.admin.browsing import Page, open_dashboard, open_list, subject, url
 from tests.support.jobs import MAIL, SHIP, alter, create, database_now, failed_try, finished, running
 from tests.support.throughput import tally
@@ -126,8 +127,50 @@ def test_lists_and_pages_link_the_pages_of_their_types_and_queues(superuser, sto
         page = Page(superuser.get(url("change", row, model), follow=True))
         assert {address, to_queue} <= set(addresses(page)), model
     for model in ("chain", "job"):
-        assert to_queue in addresses(open_list(superuser, model))
+        page = open_list(superuser, model)
+        assert {page.links["running"], page.links[SHIP]} == {url("change", Job.objects.get(), model), to_type}
+        assert page.links["mail"] == to_queue
         assert to_type in addresses(open_list(superuser, model, {"type": SHIP}))
+        assert open_list(superuser, model, {"queue": "mail"}).links["mail"] == to_queue
+    assert open_list(superuser, "schedule").links["shop.report"] == subject("type", "shop.report")
+
+
+def test_links_open_the_step_and_names_open_their_pages(superuser, store):
+    first, last = rows.chain(2, "running", type_name=SHIP, queue="mail")
+    Job.objects.filter(pk=last.id).update(type_name=MAIL)
+    [waiting] = rows.chain(1, "blocked")
+    rows.link(waiting, [first])
+    to_chain, to_job = url("change", Chain(pk=first.id)), url("change", last, "job")
+    page = Page(superuser.get(to_chain))
+    for text, address in (
+        ("Step 2", to_job),
+        ("step 2", to_job),
+        (MAIL, subject("type", MAIL)),
+        ("mail", subject("queue", "mail")),
+    ):
+        assert page.links[text] == address
+    assert page.links[SHIP] == subject("type", SHIP)
+    assert open_list(superuser, "chain").links[MAIL] == subject("type", MAIL)
+    listed = open_list(superuser, "job", {"type": MAIL})
+    assert (listed.links["step 2"], listed.links[SHIP]) == (to_chain, subject("type", SHIP))
+    page = Page(superuser.get(url("change", Chain(pk=waiting.id))))
+    assert (page.links[SHIP], page.links[str(first.id)]) == (subject("type", SHIP), to_chain)
+    [running_jobs] = open_dashboard(superuser).section("running").all("table")
+    assert [item.attributes["href"] for item in running_jobs.all("a")] == [
+        subject("type", MAIL), to_job, to_job, subject("type", SHIP), subject("queue", "mail"),
+    ]  # fmt: skip
+
+
+def test_in_a_pop_up_only_the_row_is_a_link(superuser, store):
+    running(store, 1, queue="mail")
+    page = open_list(superuser, "job", {"_popup": "1"})
+    [opener] = [
+        item
+        for table in page.root.all("table", id="result_list")
+        for body in table.all("tbody")
+        for item in body.all("a")
+    ]
+    assert opener.text == "running"
 
 
 def test_names_are_no_links_without_the_dashboard(viewer, store, monkeypatch):

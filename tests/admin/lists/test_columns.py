@@ -65,7 +65,7 @@ def test_the_columns_of_a_job(viewer):
         "worker": "worker-1",
         "error": "ValueError: no stamps",
     }
-    assert page.links["step 2 shop.pack"].endswith(f"/chain/{chain_id}/change/")
+    assert page.links["step 2"].endswith(f"/chain/{chain_id}/change/")
 
 
 def test_columns_of_rows_in_other_states(staff):
