@@ -4,7 +4,9 @@ import io
 from email.message import Message
 from urllib.error import HTTPError, URLError
 
+import httpx
 import pytest
+import requests
 from django.utils import timezone
 from django.utils.datastructures import CaseInsensitiveMapping
 from django.utils.dateparse import parse_datetime
@@ -25,7 +27,6 @@ def urllib_error(status, headers=None):
 
 
 def requests_error(status, headers=None):
-    requests = pytest.importorskip("requests")
     response = requests.Response()
     response.status_code = status
     response.headers.update(headers or {})
@@ -33,7 +34,6 @@ def requests_error(status, headers=None):
 
 
 def httpx_error(status, headers=None):
-    httpx = pytest.importorskip("httpx")
     request = httpx.Request("GET", "http://shop")
     return httpx.HTTPStatusError("no", request=request, response=httpx.Response(status, headers=headers))
 
