@@ -19,6 +19,7 @@ from django_jobchains.store.rates import Rates
 from django_jobchains.store.rows import AttemptKey, Effects, FailedTry, FailureKind, FinishedJob, NewJob
 from django_jobchains.store.writes import FENCE, FencedWrites, Written
 
+_KEYS = "job_id uuid, n int"
 _FINISHED = "job_id uuid, n int, output text"
 _FAILED = "job_id uuid, n int, error text, traceback text, run_at timestamptz, delay_seconds float, kind text"
 #: SQL of the new number of crashes.
@@ -109,7 +110,8 @@ class Attempts(Part):
     def reschedule(self, tries: Sequence[FailedTry], effects: Effects | None = None) -> dict[AttemptKey, str]:
         """Make the jobs of attempts pending again; return the statuses of those that held their lease.
 
-        Failed attempts are recorded, other attempts are only counted. Jobs that others have locked are skipped.
+        Failed attempts are recorded as by ``fail``, other attempts are only counted. Jobs that others have locked are
+        skipped.
         """
         effects = effects or Effects()
         failed = [each for each in tries if each.is_failure]
@@ -120,7 +122,8 @@ class Attempts(Part):
     def fail(self, tries: Sequence[FailedTry], effects: Effects | None = None) -> dict[AttemptKey, str]:
         """Record failed attempts and fail their jobs; return the statuses of those that still held their lease.
 
-        Jobs that other transactions have locked are skipped.
+        Jobs that other transactions have locked are skipped. If the chain was cancelled before, the attempt is neither
+        recorded nor counted, unless its process died.
         """
         return self._end_failed(tries, self._make_failed, effects or Effects())
 
@@ -141,7 +144,7 @@ class Attempts(Part):
         rows = [(job_id.hex, number) for job_id, number in keys]
         assignments = f"{self._hand_back}, expires_at = NULL" if has_begun else self._hand_back
         with self.db.transaction():
-            written = self._writes.update(assignments, "job_id uuid, n int", rows)
+            written = self._writes.update(assignments, _KEYS, rows)
             if written and not has_begun:
                 self._rates.refund_jobs([row.key[0] for row in written])
             self._writes.follow_up(written, effects or Effects())
@@ -216,6 +219,10 @@ class Attempts(Part):
             locked = {self.db.id(job_id).hex for (job_id,) in recorded}
             rows = [row for row in rows if row[0] in locked]
             written = self._writes.update(assignments, _FAILED, rows, is_locked=True)
+            if cancelled := [row.key for row in written if row.status == "cancelled"]:
+                self.db.execute(
+                    self._forget_failures, [rows_json(_KEYS, [(job_id.hex, number) for job_id, number in cancelled])]
+                )
             self._writes.follow_up(written, effects)
         return {row.key: row.status for row in written}
 
@@ -286,7 +293,7 @@ class Attempts(Part):
     @statement
     def _make_pending(self) -> str:
         return f"""
-            {self._unless_cancelled("pending")}, run_at = {self.db.planned}, {_CRASHES},
+            {self._unless_cancelled("pending")}, run_at = {self.db.planned}, {_CRASHES}, {self._uncounted},
             leased_by = NULL, leased_until = NULL, last_error = d.error
         """
 
@@ -300,20 +307,39 @@ class Attempts(Part):
     @statement
     def _make_failed(self) -> str:
         return f"""
-            {self._unless_cancelled("failed")}, {_CRASHES}, leased_by = NULL, leased_until = NULL, last_error = d.error
+            {self._unless_cancelled("failed")}, {_CRASHES}, {self._uncounted},
+            leased_by = NULL, leased_until = NULL, last_error = d.error
         """
 
     @statement
     def _hand_back(self) -> str:
         return f"{self._unless_cancelled('pending')}, attempt = attempt - 1, leased_by = NULL, leased_until = NULL"
 
+    @statement
+    def _forget_failures(self) -> str:
+        return f"""
+            DELETE FROM {self.tables.failed_attempt} WHERE kind <> 'crash' AND id IN (
+                SELECT attempt.id FROM {self.db.rows(_KEYS)} JOIN {self.tables.failed_attempt} AS attempt
+                ON attempt.job_id = d.job_id AND attempt.lease_number = d.n
+            )
+        """
+
+    @property
+    def _is_cancelled(self) -> str:
+        return f"(job.cancel_requested_at IS NOT NULL OR {self.db.is_to_be_cancelled('job.chain_id')})"
+
+    @property
+    def _uncounted(self) -> str:
+        """SQL that does not count the attempt if its chain was cancelled: it has not failed, unless it crashed."""
+        is_uncounted = f"d.kind <> 'crash' AND {self._is_cancelled}"
+        return f"reschedules = CASE WHEN {is_uncounted} THEN COALESCE(job.reschedules, 0) + 1 ELSE job.reschedules END"
+
     def _unless_cancelled(self, status: str) -> str:
         """SQL that sets the status, or cancels the job if its attempt was asked to stop."""
         otherwise = "clock.now" if status in FINAL else "NULL"
-        is_cancelled = f"job.cancel_requested_at IS NOT NULL OR {self.db.is_to_be_cancelled('job.chain_id')}"
         return f"""
-            status = CASE WHEN {is_cancelled} THEN 'cancelled' ELSE '{status}' END,
-            finished_at = CASE WHEN {is_cancelled} THEN clock.now ELSE {otherwise} END
+            status = CASE WHEN {self._is_cancelled} THEN 'cancelled' ELSE '{status}' END,
+            finished_at = CASE WHEN {self._is_cancelled} THEN clock.now ELSE {otherwise} END
         """
 
 

@@ -291,8 +291,19 @@ def test_an_attempt_that_was_asked_to_stop_ends_cancelled_unless_it_completed(st
     is_completed = end in (ENDS["finish"], ENDS["finish_locked"])
     assert last.status == ("completed" if is_completed else "cancelled")
     assert last.finished_at is not None
-    assert len(history()) == (end in (ENDS["reschedule"], ENDS["fail"]))
+    assert history() == []
     assert claim(store) == []
+
+
+@moves
+def test_an_attempt_that_ends_after_the_cancellation_is_not_counted_unless_it_crashed(store, move):
+    cancelled, crashed, failed = (running_job(store) for _ in range(3))
+    store.chains.cancel([cancelled.chain_id, crashed.chain_id], Effects())
+    tries = [failed_try(cancelled), failed_try(crashed, kind="crash"), failed_try(failed)]
+    assert len(getattr(store.attempts, move)(tries)) == 3
+    assert {row.job_id for row in FailedAttempt.objects.all()} == {crashed.id, failed.id}
+    counted = {job.id: (job.counted_attempts, job.crashes) for job in Job.objects.all()}
+    assert counted == {cancelled.id: (0, 0), crashed.id: (0, 1), failed.id: (1, 0)}
 
 
 # Locks and transactions
