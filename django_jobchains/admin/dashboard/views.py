@@ -5,7 +5,7 @@ The tables are facts, up to a limited number of rows, which templates format.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
@@ -55,7 +55,7 @@ from django_jobchains.monitoring import (
     record_overview,
     throughput,
 )
-from django_jobchains.monitoring.durations import SAMPLE_SIZE, Durations, durations, ended_jobs
+from django_jobchains.monitoring.durations import PART_SIZE, Durations, durations, ended_jobs
 from django_jobchains.monitoring.facts import MAX_RUNNING, label_inputs, longest_running, troubled_schedules
 from django_jobchains.monitoring.problems import Problem, about_jobs, find_problems, summarized
 from django_jobchains.monitoring.throughput import WEEK_HOURS, hourly_totals
@@ -300,7 +300,7 @@ class SubjectFacts:
     """The context of the page of a type or of a queue.
 
     ``failing``: the type itself, if it is failing. ``period``: None if jobs are hidden from the user. ``durations``: of
-    the newest jobs that have ended, for each type.
+    the jobs that ended in the range of time, for each type. ``is_sample``: whether these are only some of them.
     """
 
     kind: Literal["type", "queue"]
@@ -311,8 +311,10 @@ class SubjectFacts:
     period: charts.Period | None
     running: Table[RunningRow]
     durations: list[Durations]
+    is_sample: bool
+    is_of_week: bool
     is_changeable: bool = False
-    sample_size: int = SAMPLE_SIZE
+    part_size: int = PART_SIZE
     failed_limit: int = MAX_FAILED
 
 
@@ -342,9 +344,14 @@ class _Figures:
         hours, now = hourly_totals(self.using, charts.RANGES[range_], **which)
         return charts.period_of(range_, (), hours), now
 
-    def durations(self, column: str, name: str) -> list[Durations]:
-        jobs = ended_jobs(self.visibility.rows(Job).defer(*LARGE), column, name)
-        return durations(self.visibility.seen(jobs))
+    def durations(self, column: str, name: str, range_: str, now: datetime) -> dict[str, Any]:
+        """Return the durations of the visible jobs that ended in a range of time."""
+        hours = charts.RANGES[range_]
+        rows = self.visibility.rows(Job).defer(*LARGE)
+        jobs, is_sample = ended_jobs(rows, column, name, now - timedelta(hours=hours), now)
+        is_sample = is_sample and not self.visibility.checks_each_row(Job)  # It would reveal the number of hidden ones.
+        found = durations(self.visibility.seen(jobs))
+        return {"durations": found, "is_sample": is_sample, "is_of_week": hours == WEEK_HOURS}
 
 
 class DashboardPages(ReadOnlyAdmin):
@@ -482,7 +489,7 @@ class DashboardPages(ReadOnlyAdmin):
             failing=first_rows([figures.failing(kind) for kind in figures.overview.failing if kind.name == name]),
             period=period,
             running=figures.running(type_name=name),
-            durations=figures.durations("type_name", name),
+            **figures.durations("type_name", name, range_, now),
         )
 
     def read_queue(self, request: HttpRequest, range_: str) -> SubjectFacts:
@@ -499,7 +506,7 @@ class DashboardPages(ReadOnlyAdmin):
             failing=first_rows([]),
             period=period,
             running=figures.running(queue=name),
-            durations=figures.durations("queue", name),
+            **figures.durations("queue", name, range_, now),
             is_changeable=self._may_change_queue(request, name),
         )
 

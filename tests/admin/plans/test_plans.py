@@ -6,6 +6,7 @@ The pages are those that ``benchmarks.admin`` measures with ten million jobs.
 """
 
 from dataclasses import dataclass
+from datetime import timedelta
 from urllib.parse import urlsplit
 
 import pytest
@@ -36,7 +37,9 @@ from django_jobchains.models import (
     QueueState,
     WorkerPresence,
 )
+from django_jobchains.monitoring.durations import PART_SIZE, PARTS, ended_jobs
 from django_jobchains.store import get_store
+from tests.support.jobs import database_now
 from tests.support.plans import nodes, plan_of, plans, rows_read, use_plans
 
 pytestmark = [pytest.mark.postgresql, pytest.mark.django_db]
@@ -247,6 +250,14 @@ def test_each_existing_type_and_queue_takes_one_index_probe(places):
         assert stats.names(column, 3) == names[:3]
         found = reading_of(lambda column=column: stats.names(column, 1_000))
         assert found.rows <= 20 * len(names), found.plan
+
+
+@pytest.mark.parametrize("days", [1, 7, 3_650])
+def test_durations_read_a_limited_number_of_jobs_of_any_time(places, days):
+    now = database_now()
+    for column, name in (("type_name", COMMON), ("queue", Job.objects.filter(type_name=COMMON)[0].queue)):
+        found = reading_of(lambda: ended_jobs(Job.objects.all(), column, name, now - timedelta(days=days), now))  # noqa: B023
+        assert found.rows <= (PARTS + 1) * PART_SIZE, found.plan
 
 
 @both_models
