@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Never, Unpack, overload
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
@@ -18,7 +18,7 @@ from django_jobchains.exceptions import InvalidOutput, JobTypeMismatch
 from django_jobchains.handlers.running_job import ContinuationOptions
 from django_jobchains.models import Chain, Job
 from django_jobchains.notifications.wakeups import announced, report_after_commit, report_created
-from django_jobchains.payloads.types import output_codec
+from django_jobchains.payloads.types import HasTypes, output_codec
 from django_jobchains.store import Store, get_store
 from django_jobchains.store.last_jobs import LastJob
 from django_jobchains.store.rows import Effects, NewJob
@@ -38,6 +38,9 @@ else:
 
 InputT = TypeVar("InputT")
 NextOutputT = TypeVar("NextOutputT")
+#: A job type. No function is like the second one: because of it, mypy infers the type of the input first, and reports
+#: that the job type does not take it.
+NextType = HasTypes[InputT, NextOutputT] | Callable[[InputT], Never]
 
 
 def complete(
@@ -148,11 +151,11 @@ class CurrentJob(Generic[OutputT]):
 
     @overload
     def continue_with(
-        self, job_type: JobType[None, NextOutputT], **options: Unpack[ContinuationOptions]
+        self, job_type: HasTypes[None, NextOutputT], **options: Unpack[ContinuationOptions]
     ) -> "CurrentJob[NextOutputT]": ...
     @overload
     def continue_with(
-        self, job_type: JobType[InputT, NextOutputT], input: InputT, **options: Unpack[ContinuationOptions]
+        self, job_type: NextType[InputT, NextOutputT], input: InputT, **options: Unpack[ContinuationOptions]
     ) -> "CurrentJob[NextOutputT]": ...
     @overload
     def continue_with(
@@ -210,11 +213,11 @@ class AsyncCurrentJob(Generic[OutputT]):
 
     @overload
     async def acontinue_with(
-        self, job_type: JobType[None, NextOutputT], **options: Unpack[ContinuationOptions]
+        self, job_type: HasTypes[None, NextOutputT], **options: Unpack[ContinuationOptions]
     ) -> "AsyncCurrentJob[NextOutputT]": ...
     @overload
     async def acontinue_with(
-        self, job_type: JobType[InputT, NextOutputT], input: InputT, **options: Unpack[ContinuationOptions]
+        self, job_type: NextType[InputT, NextOutputT], input: InputT, **options: Unpack[ContinuationOptions]
     ) -> "AsyncCurrentJob[NextOutputT]": ...
     @overload
     async def acontinue_with(

@@ -29,7 +29,7 @@ else:  # before Python 3.13, a TypeVar has no default
 
     OutputT_co = TypeVar("OutputT_co", covariant=True)
 
-InputT = TypeVar("InputT")
+InputT_contra = TypeVar("InputT_contra", contravariant=True)
 ValueT = TypeVar("ValueT")
 
 _JSON_TYPES = frozenset({str, int, float, bool, NoneType, dict, list, object})
@@ -225,8 +225,8 @@ def _parts(value: Any) -> Mapping[Any, Any]:
     return getattr(value, "__dict__", {})
 
 
-class HasTypes(Generic[InputT, OutputT_co]):
-    """A job type with this input, whose jobs return this output."""
+class HasTypes(Generic[InputT_contra, OutputT_co]):
+    """A job type that takes this input, and whose jobs return this output."""
 
     name: str
     output_codec: Codec

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextvars import copy_context
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from asgiref.sync import async_to_sync, sync_to_async
 
@@ -31,6 +31,10 @@ class RecordOutcome:
     record: Any
     ending: str
     error: str
+
+    @property
+    def job(self) -> NoReturn:
+        raise AttributeError("This is the outcome of a record, which has no job: use outcome.record.")
 
 
 class _ImmediateWriter(EndWriter[EndedRecord]):

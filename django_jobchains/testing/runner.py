@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from asgiref.sync import async_to_sync, sync_to_async
 
@@ -30,7 +30,7 @@ from django_jobchains.schedules.firing import DeclaredSchedules, fire
 from django_jobchains.store import Store, get_store
 from django_jobchains.store.limits import Rotation
 from django_jobchains.store.rows import ClaimedJob, ExpiredJob
-from django_jobchains.testing.records import RecordRunner, ThisThread
+from django_jobchains.testing.records import RecordOutcome, RecordRunner, ThisThread
 from django_jobchains.values import Duration, DurationLike
 from django_jobchains.worker.end_writer import EndWriter, JobSink
 from django_jobchains.worker.options import WorkerContext, WorkerOptions
@@ -54,8 +54,14 @@ class JobOutcome:
     ending: OutcomeKind
     error: str
 
+    @property
+    def record(self) -> NoReturn:
+        raise AttributeError("This is the outcome of a job, which has no record: use outcome.job.")
 
-def run_due_jobs(limit: int | None = None, *, raise_errors: bool = False, using: str | None = None) -> list[Any]:
+
+def run_due_jobs(
+    limit: int | None = None, *, raise_errors: bool = False, using: str | None = None
+) -> list[JobOutcome | RecordOutcome]:
     """Run due jobs and ready records in this thread, including newly due ones: at most ``limit`` attempts.
 
     Attempts end as in a worker: an error reschedules its job. With ``raise_errors``, an attempt that is not completed
@@ -71,7 +77,7 @@ def run_due_jobs(limit: int | None = None, *, raise_errors: bool = False, using:
     records = {kind.name: kind for kind in get_registry().record_types() if kind.is_in(store.using)}
     context = WorkerContext(WorkerOptions(WORKER, store, name=socket.gethostname(), records=records))
     outcome_writer, log_buffer = EndWriter(context, JobSink(context)), context.log_buffer
-    outcomes: list[Any] = []
+    outcomes: list[JobOutcome | RecordOutcome] = []
     record_runner = RecordRunner(context)
     rotation = Rotation("")
     while limit is None or len(outcomes) < limit:
