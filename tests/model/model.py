@@ -218,7 +218,8 @@ class Model(Tables):
         """Implement ``reschedule`` and ``fail``."""
         held = {key: job for key in keys if (job := self.held(key))}
         for key, job in held.items():
-            self.failures[key] = (job.attempt, "error", "Boom", job.leased_by or "")
+            if not job.is_stopped:  # Cancelling is not failing.
+                self.failures[key] = (job.attempt, "error", "Boom", job.leased_by or "")
             job.error = "Boom"
             if status == "pending":
                 job.run_at = self.now + delay

@@ -63,7 +63,7 @@ def test_pages_of_types_and_queues_count_visible_jobs(way, operator, store):
     unknown = open_dashboard(operator, subject("type", "rival.none"))
     for page in (hidden, unknown):
         assert page.figures()["due jobs"] == "0"
-        assert "No job has been completed by a worker yet." in page.text
+        assert "No job was completed by a worker in this time." in page.text
         assert "No jobs are running." in page.text
         assert "Error" not in page.text
     for queue in ("own-queue", "rival-queue", "none"):
