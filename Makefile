@@ -4,8 +4,8 @@
 # make test-all    the whole matrix, all slow tests and the mutations: before a release, and at the end of a large change
 # make quick    the plain tests on SQLite, without those of the admin and of child processes; make sqlite, make postgresql: all tests on that database
 # make mutations    breaks the guards in tests/mutations one by one, and checks that the tests notice; a part of test-all
-# make fleet    workers behind PgBouncer, on clusters that fail over (PostgreSQL, NATS, Redis), and on hosts that are cut
-#               off; as root, on Debian. make fleet_short: the part of it that belongs to make test
+# make fleet    workers behind PgBouncer, on clusters that fail over (PostgreSQL, NATS, Redis), on hosts that are cut off,
+#               and after a restore from a backup; as root, on Debian. make fleet_short: the part of it that belongs to make test
 # make soak MINUTES=60    work of all kinds, while everything that can fail does: reports what was lost, doubled or exceeded
 # make docs    builds the documentation site into .cache/docs, with warnings as errors
 # make release REPOSITORY=https://…    builds and checks the files of a release into dist

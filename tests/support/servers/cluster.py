@@ -5,7 +5,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -37,9 +37,9 @@ class Server:
         if os.geteuid() == 0:
             shutil.chown(self.directory, USER)
         self.port = free_port()
-        self._data = self.directory / "data"
-        self._run("initdb", "--auth=trust", "--no-sync", f"--username={USER}", "-D", str(self._data))
-        with (self._data / "pg_hba.conf").open("a") as file:
+        self.data = self.directory / "data"
+        self.run("initdb", "--auth=trust", "--no-sync", f"--username={USER}", "-D", str(self.data))
+        with (self.data / "pg_hba.conf").open("a") as file:
             file.write(f"host all all {address}/24 trust\n")
 
     @property
@@ -79,19 +79,23 @@ class Server:
 
     def _signal_all(self, number):
         """Send a signal to all processes, to the postmaster first, because it starts others."""
-        postmaster = psutil.Process(int((self._data / "postmaster.pid").read_text().split()[0]))
+        postmaster = psutil.Process(int((self.data / "postmaster.pid").read_text().split()[0]))
         postmaster.send_signal(number)
         for process in postmaster.children(recursive=True):
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
 
     def _control(self, *arguments):
-        self._run("pg_ctl", "-w", "-D", str(self._data), "-l", str(self.directory / "log"), *arguments)
+        self.run("pg_ctl", "-w", "-D", str(self.data), "-l", str(self.directory / "log"), *arguments)
 
-    def _run(self, name, *arguments):
+    def run(self, name, *arguments):
+        """Run a program of the installation as the user of the server."""
+        self.run_program(str(self._binaries / name), *arguments)
+
+    def run_program(self, *command):
         as_user = ["runuser", "-u", USER, "--"] if os.geteuid() == 0 else []
         subprocess.run(
-            [*as_user, str(self._binaries / name), *arguments],
+            [*as_user, *command],
             check=True,
             cwd=self.directory,
             stdin=subprocess.DEVNULL,
@@ -117,19 +121,25 @@ def server():
 @pytest.fixture
 def cluster(server, django_db_blocker):
     """Yield the server with empty tables. This process uses it by the alias ``cluster``."""
+    with django_db_blocker.unblock(), connected(server, ALIAS):
+        call_command("migrate", database=ALIAS, run_syncdb=True, verbosity=0)
+        for model in (JobBlocker, FailedAttempt, Job, Schedule, Effect, Upload):
+            model._base_manager.using(ALIAS).all().delete()
+        yield server
+
+
+@contextmanager
+def connected(server, alias):
+    """Let this process use a server by an alias."""
     settings = postgresql(server.environment["JOBCHAINS_TEST_DATABASE"])
     settings["NAME"] = server.environment["JOBCHAINS_TEST_NAME"]
-    connections.settings[ALIAS] = ConnectionHandler({"default": settings}).settings["default"]
-    with django_db_blocker.unblock():
-        try:
-            call_command("migrate", database=ALIAS, run_syncdb=True, verbosity=0)
-            for model in (JobBlocker, FailedAttempt, Job, Schedule, Effect, Upload):
-                model._base_manager.using(ALIAS).all().delete()
-            yield server
-        finally:
-            reconnect()
-            del connections[ALIAS]
-            del connections.settings[ALIAS]
+    connections.settings[alias] = ConnectionHandler({"default": settings}).settings["default"]
+    try:
+        yield
+    finally:
+        connections[alias].close()
+        del connections[alias]
+        del connections.settings[alias]
 
 
 @pytest.fixture

@@ -147,6 +147,13 @@ def cut_off(job: RunningJob[str]) -> int:
         return os.getpid()
 
 
+@processors.register("chaos.outside")
+def outside(job: RunningJob[str]) -> None:
+    """Append the id of the job to this file: an effect outside of the database."""
+    with Path(job.input).open("a") as file:
+        file.write(f"{job.id}\n")
+
+
 @processors.register("chaos.stuck")
 def stuck(job: RunningJob[float]) -> None:
     """Ignore the abort signal."""
