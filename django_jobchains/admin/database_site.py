@@ -26,6 +26,7 @@ class DatabaseSite(AdminSite):
             self.register(model, type(model_admin))
 
     def admin_view(self, view: Any, cacheable: bool = False) -> Any:
+        """Return the view of Django's admin site, which then uses the database of this site."""
         inner = super().admin_view(view, cacheable)
 
         @wraps(inner)
