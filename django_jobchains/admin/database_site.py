@@ -26,14 +26,13 @@ class DatabaseSite(AdminSite):
             self.register(model, type(model_admin))
 
     def admin_view(self, view: Any, cacheable: bool = False) -> Any:
-        """Return the view of Django's admin site, which then uses the database of this site."""
+        """Return Django's view on the database of this site. Its templates are rendered there too: they run queries."""
         inner = super().admin_view(view, cacheable)
 
         @wraps(inner)
         def in_database(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
             with use_database(self.alias):
                 response = inner(request, *args, **kwargs)
-                # Templates evaluate querysets, so this response cannot be rendered later.
                 return response.render() if isinstance(response, SimpleTemplateResponse) else response
 
         return in_database
