@@ -573,6 +573,8 @@ class Migration(migrations.Migration):
                 ("full_at", models.BigIntegerField()),
                 ("started_at", models.BigIntegerField()),
                 ("interval_microseconds", models.BigIntegerField()),
+                ("refundable_since", models.BigIntegerField()),
+                ("slack", models.BigIntegerField()),
             ],
             options={
                 "default_permissions": (),

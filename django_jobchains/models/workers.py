@@ -194,6 +194,11 @@ class RateState(models.Model):
     #: When jobs last started, and the interval of the rate then.
     started_at = models.BigIntegerField()
     interval_microseconds = models.BigIntegerField()
+    #: Starts since then can be refunded: before, the bucket was full, or the rate was another one.
+    refundable_since = models.BigIntegerField()
+    #: How many microseconds the bucket lacked at least before each later start. More cannot be refunded, because the
+    #: time that has passed has returned the rest.
+    slack = models.BigIntegerField()
 
     objects = JobTablesQuerySet.as_manager()
 

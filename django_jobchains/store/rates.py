@@ -18,6 +18,9 @@ from django_jobchains.store.errors import retried
 _WANTED = "rate_key text, microseconds bigint, burst int"
 _STARTED = "key text, count int, started_at bigint, microseconds bigint, burst int"
 _CHARGES = "rate_key text, started_at bigint"
+_KEYS = "key text"
+#: More microseconds than any bucket can lack.
+_NO_SLACK = 2**62
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -128,19 +131,25 @@ class Rates(Part):
         return (min(starts_at) - microseconds) / 1e6
 
     def refund_jobs(self, job_ids: Collection[UUID]) -> None:
-        """Undo the starts of claimed jobs that have not begun, unless others have started since then.
+        """Undo the starts of claimed jobs that have not begun, in the transaction of the caller.
 
-        A later start may have been possible only because of the time that has passed since the first one. If that were
-        undone, too many could start within a window. Buckets that a claim has locked are skipped for the same reason.
+        A later start may have been possible only because of the time that has passed since an earlier one. The part of
+        the earlier one that this time had already returned is not undone: otherwise too many could start within a
+        window. Buckets that others have locked are skipped.
         """
-        ids = ids_json(job_ids)
-        self.db.execute(self._refund(True), [ids, ids])
+        self._refund_charges(ids_json(job_ids), of_jobs=True)
 
     @retried
     def refund(self, charges: Sequence[Charge]) -> None:
         """Undo these starts in the same way as ``refund_jobs``."""
-        rows = rows_json(_CHARGES, charges)
-        self.db.execute(self._refund(False), [rows, rows])
+        with self.db.transaction():
+            self.db.write_first()
+            self._refund_charges(rows_json(_CHARGES, charges), of_jobs=False)
+
+    def _refund_charges(self, charges: str, *, of_jobs: bool) -> None:
+        # Another statement, whose snapshot is newer than the locks.
+        if keys := [key for (key,) in self.db.fetch(self._lock_charged(of_jobs), [charges])]:
+            self.db.execute(self._refund(of_jobs), [charges, rows_json(_KEYS, [(key,) for key in keys])])
 
     @retried
     def recent(self, limit: int) -> list[RecentStarts]:
@@ -162,13 +171,24 @@ class Rates(Part):
 
     @statement
     def _charge(self) -> str:
-        start = f"{self.db.greatest}(COALESCE({self.full_at('state', 'd')}, 0), d.started_at)"
+        full_at = self.full_at("state", "d")
+        start = f"{self.db.greatest}(COALESCE({full_at}, 0), d.started_at)"
+        # The bucket was full, or the rate has changed: earlier starts no longer delay later ones by one interval each.
+        is_first = f"""
+            (state.key IS NULL OR {full_at} <= d.started_at OR {full_at} < state.full_at
+                OR state.interval_microseconds <> d.microseconds)
+        """
         return f"""
-            INSERT INTO {self.tables.rate_state} (key, full_at, started_at, interval_microseconds)
-            SELECT d.key, {start} + d.microseconds * d.count, d.started_at, d.microseconds
+            INSERT INTO {self.tables.rate_state}
+                (key, full_at, started_at, interval_microseconds, refundable_since, slack)
+            SELECT d.key, {start} + d.microseconds * d.count, d.started_at, d.microseconds,
+                CASE WHEN {is_first} THEN d.started_at ELSE state.refundable_since END,
+                CASE WHEN {is_first} THEN {_NO_SLACK}
+                    ELSE {self.db.least}(state.slack, state.full_at - d.started_at) END
             FROM {self.db.rows(_STARTED)} LEFT JOIN {self.tables.rate_state} AS state ON state.key = d.key WHERE true
             ON CONFLICT (key) DO UPDATE SET full_at = excluded.full_at, started_at = excluded.started_at,
-                interval_microseconds = excluded.interval_microseconds
+                interval_microseconds = excluded.interval_microseconds, refundable_since = excluded.refundable_since,
+                slack = excluded.slack
             RETURNING key, full_at
         """
 
@@ -180,25 +200,40 @@ class Rates(Part):
             SELECT rate_key, {self.starts}, ({starts_at} - clock.microseconds) / 1000000.0 FROM {self.of_wanted}
         """
 
+    def _charges(self, *, of_jobs: bool) -> str:
+        """SQL of the buckets and times of the starts in a parameter, which has the ids of jobs or these columns."""
+        if not of_jobs:
+            return f"SELECT d.rate_key, d.started_at FROM {self.db.rows(_CHARGES)}"
+        return f"""
+            SELECT job.rate_key, {self.db.microseconds("job.last_attempt_at")} AS started_at
+            FROM {self.tables.job} AS job WHERE job.id {self.db.any_id} AND job.rate_key IS NOT NULL
+        """
+
+    @statements
+    def _lock_charged(self, of_jobs: bool) -> str:
+        keys = self.db.any_of(f"SELECT rate_key FROM ({self._charges(of_jobs=of_jobs)}) AS charged")
+        return f"""
+            SELECT state.key FROM {self.tables.rate_state} AS state WHERE state.key {keys} {self.db.skip_lock("state")}
+        """
+
     @statements
     def _refund(self, of_jobs: bool) -> str:
-        charges = f"SELECT d.rate_key, d.started_at FROM {self.db.rows(_CHARGES)}"
-        if of_jobs:
-            charges = f"""
-                SELECT job.rate_key, {self.db.microseconds("job.last_attempt_at")} AS started_at
-                FROM {self.tables.job} AS job WHERE job.id {self.db.any_id} AND job.rate_key IS NOT NULL
-            """
-        unlocked = f"""
-            SELECT free.key FROM {self.tables.rate_state} AS free
-            WHERE free.key {self.db.any_of(f"SELECT rate_key FROM ({charges}) AS charged")} {self.db.skip_lock("free")}
-        """
+        def count(compared: str) -> str:
+            return f"sum(CASE WHEN charged.started_at {compared} own.started_at THEN 1 ELSE 0 END)"
+
+        locked = self.db.any_of(f"SELECT d.key FROM {self.db.rows(_KEYS)}")
+        of_earlier = f"{self.db.least}(state.interval_microseconds * d.earlier, state.slack)"
         return f"""
             UPDATE {self.tables.rate_state} AS state
-            SET full_at = state.full_at - state.interval_microseconds * d.count
+            SET full_at = state.full_at - state.interval_microseconds * d.latest - {of_earlier},
+                slack = state.slack - {of_earlier}
             FROM (
-                SELECT rate_key, started_at, count(*) AS count FROM ({charges}) AS charged GROUP BY 1, 2
+                SELECT own.key, {count("=")} AS latest, {count("<")} AS earlier
+                FROM ({self._charges(of_jobs=of_jobs)}) AS charged
+                JOIN {self.tables.rate_state} AS own ON own.key = charged.rate_key
+                WHERE charged.started_at >= own.refundable_since AND own.key {locked} GROUP BY own.key
             ) AS d
-            WHERE state.key = d.rate_key AND state.started_at = d.started_at AND state.key {self.db.any_of(unlocked)}
+            WHERE state.key = d.key
         """
 
     @statement

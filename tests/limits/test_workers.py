@@ -252,7 +252,8 @@ def test_waiting_jobs_that_a_stopping_worker_hands_back_are_not_starts(processor
 def test_full_buckets_are_forgotten(processors, make_worker):
     processors.register("limits.sync", rate=Rate(1, per=60))(lambda job: None)
     for key, full_at in (("full", 1), ("not full", 2**60)):
-        RateState.objects.create(key=key, full_at=full_at, started_at=0, interval_microseconds=1)
+        times = {"full_at": full_at, "started_at": 0, "interval_microseconds": 1, "refundable_since": 0, "slack": 0}
+        RateState.objects.create(key=key, **times)
     Unblocker(make_worker().components.context, SimpleNamespace(is_first=True)).step()
     assert RateState.objects.get().key == "not full"
 

@@ -181,6 +181,41 @@ def test_a_start_is_not_refunded_after_a_later_one(store):
     assert claim(store) == []
 
 
+def test_starts_are_refunded_after_later_ones(store):
+    """All of those whose return has not been paid for by the time that passed before the later one."""
+    add(store, "a", 9)
+    served = types(3)
+    early = claim(store, served, 2)
+    advance(store, 0.25)
+    assert len(claim(store, served, 1)) == 1
+    assert claim(store, served) == []
+    store.attempts.hand_back([job.key for job in early], has_begun=False)
+    # Three tokens at first, of which one was used since, and nothing is returned twice for the time between.
+    assert len(claim(store, served)) == 2
+    assert 0.7 * INTERVAL - 60 < store.limits.next_due(served) <= 0.75 * INTERVAL + 250
+
+
+def test_the_time_before_a_later_start_is_not_returned_twice(store):
+    """The first start had been made up for by three quarters when the second one came."""
+    add(store, "a", 9)
+    served = types(2)
+    [early] = claim(store, served, 1)
+    advance(store, 0.75)
+    assert len(claim(store, served, 1)) == 1
+    store.attempts.hand_back([early.key], has_begun=False)
+    assert len(claim(store, served)) == 1
+    assert INTERVAL - 60 < store.limits.next_due(served) <= INTERVAL
+
+
+def test_a_start_at_another_rate_is_not_refunded(store):
+    add(store, "a", 9)
+    [early] = claim(store, types(5), 1)
+    assert len(claim(store, types(5, seconds=INTERVAL // 2), 1)) == 1
+    store.attempts.hand_back([early.key], has_begun=False)
+    [state] = RateState.objects.all()
+    assert state.full_at - state.started_at > 1.4 * INTERVAL * 1_000_000
+
+
 def test_an_expired_job_is_not_a_start(store):
     add(store, "a", expires_at=database_now() - HOUR)
     expired = []
@@ -190,11 +225,11 @@ def test_an_expired_job_is_not_a_start(store):
     assert len(claim(store)) == 1
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(10))
 def test_no_window_has_more_starts_than_allowed(store, seed):
     """By the times of the claims, whatever comes in between."""
     rng = random.Random(seed)
-    burst, limit = rng.choice([1, 2, 5]), rng.choice([1, 4])
+    burst, limit = rng.choice([1, 2, 3, 5]), rng.choice([1, 4])
     served = types(burst)
     add(store, "a", 120)
     started, waiting = [], []
