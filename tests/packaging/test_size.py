@@ -60,8 +60,8 @@ BUDGETS = {
     "tasks_backend": 685,
     "schedules": 369,
 }
-MAX_CODE = 37_932
-MAX_LINES = 53_565
+MAX_CODE = 37_958
+MAX_LINES = 53_594
 MAX_FILES = 261
 MAX_LINES_OF_A_FILE = 700
 #: The number of private functions of up to three lines that only one function calls.
