@@ -11,21 +11,23 @@ from typing import Any
 from django.utils import timezone
 
 from django_jobchains.text.errors import with_causes
+from django_jobchains.values import Duration, DurationLike
 
 #: A server that asks for a longer wait is asked again after this time.
 MAX_RETRY_AFTER_SECONDS = 86_400.0
 
 
-def retry_after(error: BaseException | None, maximum_seconds: float = MAX_RETRY_AFTER_SECONDS) -> float | None:
+def retry_after(error: BaseException | None, maximum_seconds: DurationLike = MAX_RETRY_AFTER_SECONDS) -> float | None:
     """Return the seconds that the server asked to wait by ``Retry-After``, or None without a valid header.
 
     ``error``: as a backoff function gets it, or an error whose ``__cause__`` is the one with the response. The header
     may be a number of seconds or a date. A date in the past is 0, and a long wait is cut to ``maximum_seconds``.
     """
+    maximum = Duration().check("maximum_seconds", maximum_seconds)
     response = _response_of(error)
     value = None if response is None else response.headers.get("Retry-After")
     seconds = _seconds(str(value).strip()) if value is not None else None
-    return None if seconds is None else min(max(seconds, 0.0), maximum_seconds)
+    return None if seconds is None else min(max(seconds, 0.0), maximum)
 
 
 def retryable_http_status(status: int | BaseException) -> bool:

@@ -3,9 +3,9 @@
 import re
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, fields
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from django_jobchains.values import FLAG, Choice, Count, Duration, Or, check_fields
+from django_jobchains.values import FLAG, Choice, Count, Duration, DurationLike, Or, check_fields
 
 Level = Literal["inline", "thread", "process", "transient"]
 
@@ -52,13 +52,14 @@ class Isolation:
       raises ``RemoteError``.
     - ``cpu_seconds``: CPU time of one call, rounded up to a whole second. The kernel kills a child that uses more.
     - ``grace_seconds``: the time between the request to stop and SIGKILL.
-    - ``idle_ttl``: a child exits after this many seconds without a call.
+    - ``idle_ttl``: a child exits after this time without a call.
     - ``minimal_env``: hide environment variables from functions, and from programs that they start.
     - ``setup``: "module:function", called once in each new child.
     - ``strict``: raise an error, instead of using a weaker level, if the level cannot start.
     - ``on_fallback``: called with a ``Fallback`` when a weaker level is used.
 
-    Sizes are bytes or strings such as "500M". Raises ``ValueError`` for values that are not valid.
+    Sizes are bytes or strings such as "500M", and durations are seconds, timedeltas or strings such as "5m". Raises
+    ``ValueError`` for values that are not valid.
     """
 
     level: Annotated[Level, Choice(*LEVELS)]
@@ -76,6 +77,27 @@ class Isolation:
     setup: str | None = None
     strict: Annotated[bool, FLAG] = False
     on_fallback: FallbackCallback | None = None
+
+    if TYPE_CHECKING:  # The durations are converted to seconds.
+
+        def __init__(
+            self,
+            level: Level,
+            *,
+            key: str = "default",
+            max_workers: int | None = None,
+            max_jobs_per_worker: int | None = None,
+            max_rss: int | str | None = None,
+            memory_limit: int | str | None = None,
+            message_limit: int | str = MESSAGE_LIMIT,
+            cpu_seconds: DurationLike | None = None,
+            grace_seconds: DurationLike = GRACE_SECONDS,
+            idle_ttl: DurationLike | None = None,
+            minimal_env: bool = False,
+            setup: str | None = None,
+            strict: bool = False,
+            on_fallback: FallbackCallback | None = None,
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         check_fields(self)

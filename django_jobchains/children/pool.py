@@ -402,8 +402,8 @@ class PoolOptions(TypedDict, total=False):
 
     memory_limit: int | str | None
     message_limit: int | str
-    cpu_seconds: float | None
-    grace_seconds: float
+    cpu_seconds: DurationLike | None
+    grace_seconds: DurationLike
     minimal_env: bool
     setup: str | None
     strict: bool
@@ -425,7 +425,7 @@ class ReusablePool(Pool):
         max_workers: int = 1,
         max_jobs_per_worker: int | None = None,
         max_rss: int | str | None = None,
-        idle_ttl: float | None = None,
+        idle_ttl: DurationLike | None = None,
         **options: Unpack[PoolOptions],
     ) -> None:
         super().__init__(

@@ -12,6 +12,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 
 from django_jobchains.exceptions import JobAborted
 from django_jobchains.text.errors import log_error
+from django_jobchains.values import ANY_DURATION, DurationLike
 
 logger = getLogger("django_jobchains")
 
@@ -55,20 +56,22 @@ class AbortSignal:
         if self.reason is not None:
             raise JobAborted(self.reason)
 
-    def wait(self, seconds: float) -> bool:
+    def wait(self, seconds: DurationLike) -> bool:
         """Sleep for this time, or until the attempt is asked to stop. Return whether it was."""
+        pause = ANY_DURATION.check("seconds", seconds)
         refuse_on_event_loop("job.signal.wait() would block", "'await job.signal.async_wait(seconds)'")
         with self._lock:
             if self.aborted:
                 return True
             self._event = self._event or threading.Event()
-        return self._event.wait(seconds)
+        return self._event.wait(pause)
 
-    async def async_wait(self, seconds: float) -> bool:
+    async def async_wait(self, seconds: DurationLike) -> bool:
         """``wait`` for async code, in tasks that the handler shields or starts.
 
         The handler's own task is cancelled when the attempt is asked to stop.
         """
+        pause = ANY_DURATION.check("seconds", seconds)
         if self._async_event is None:
             event = self._async_event = asyncio.Event()
             loop = asyncio.get_running_loop()
@@ -76,7 +79,7 @@ class AbortSignal:
             if self.aborted:
                 return True
         with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(pause):
                 await self._async_event.wait()
         return self.aborted
 

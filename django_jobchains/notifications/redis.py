@@ -22,6 +22,7 @@ from django_jobchains.notifications.base import (
 )
 from django_jobchains.notifications.hints import KINDS, Hint, HintKind, decode, encode, few
 from django_jobchains.text.errors import describe, log_text
+from django_jobchains.values import Duration, DurationLike
 
 try:
     from django_redis.cache import RedisCache
@@ -77,14 +78,14 @@ class RedisNotifier(Notifier):
     """
 
     def __init__(
-        self, using: str, cache: str = "default", prefix: str | None = None, timeout_seconds: float = 0.2
+        self, using: str, cache: str = "default", prefix: str | None = None, timeout_seconds: DurationLike = 0.2
     ) -> None:
         super().__init__(using)
         prefix = default_prefix(using) if prefix is None else prefix
         self.entry = CacheEntry(cache)
         self.channels: dict[HintKind, str] = {kind: f"{prefix}.{kind}" for kind in KINDS}
         self._prefix = prefix
-        self._connections = Connections(self.entry, timeout_seconds)
+        self._connections = Connections(self.entry, Duration().check("timeout_seconds", timeout_seconds))
         self._breaker = CircuitBreaker(*OUTAGES)
         self._budget_throttle = WarningThrottle()
 

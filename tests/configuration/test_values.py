@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import Annotated
 
 import pytest
@@ -13,6 +14,8 @@ from django_jobchains.conf import Settings
 from django_jobchains.db.times import resolve_expiry, resolve_schedule
 from django_jobchains.declare.limits import Rate
 from django_jobchains.declare.policies import Backoff, Lease, Policy, Retention, checked_backoff_seconds, to_lease
+from django_jobchains.handlers.abort_signal import AbortSignal
+from django_jobchains.http_retries import retry_after
 from django_jobchains.isolation import Isolation
 from django_jobchains.store.deduplication import Deduplicate
 from django_jobchains.values import (
@@ -97,6 +100,20 @@ def test_a_duration_is_returned_in_seconds():
         assert ANY_DURATION.check("argument", given) == seconds
 
 
+def asked_to_wait(seconds):
+    response = SimpleNamespace(status_code=503, headers={"Retry-After": str(seconds)})
+    error = Exception("unavailable")
+    error.response = response
+    return error
+
+
+@pytest.mark.parametrize("seconds", ["0.01 s", "10ms", timedelta(milliseconds=10), 0.01, -1], ids=repr)
+def test_handlers_wait_for_any_duration(seconds):
+    assert AbortSignal().wait(seconds) is False
+    with pytest.raises(TypeError, match="seconds='soon' is not a length of time"):
+        AbortSignal().wait("soon")
+
+
 @pytest.mark.parametrize(
     "seconds_of",
     [
@@ -109,6 +126,9 @@ def test_a_duration_is_returned_in_seconds():
         lambda given: checked_backoff_seconds(lambda failures, error: given, 1, None),
         lambda given: Rate(5, given).seconds,
         lambda given: Isolation("process", idle_ttl=given).idle_ttl,
+        lambda given: Isolation("process", cpu_seconds=given).cpu_seconds,
+        lambda given: Isolation("process", grace_seconds=given).grace_seconds,
+        lambda given: retry_after(asked_to_wait(1_000), given),
         lambda given: Deduplicate("key", scope="any", window=given).seconds_after_creation,
         lambda given: resolve_schedule(None, given)[1],
         lambda given: resolve_expiry(given, None)[1],
