@@ -10,6 +10,8 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+import psycopg
+
 from tests.support.servers import Unavailable
 from tests.support.servers.cluster import USER, binaries
 from tests.support.servers.debian import program
@@ -18,6 +20,7 @@ from tests.support.servers.programs import ServerProgram
 from tests.support.waiting import until
 
 VERSION = "4.1.5"
+SERVERS = 3
 DATABASE_PORT, REST_PORT, ETCD_PORT = 5432, 8008, 2379
 #: The shortest times that Patroni allows: a primary that has vanished is replaced after ``ttl`` seconds.
 TIMES = {"ttl": 20, "loop_wait": 2, "retry_timeout": 3, "primary_start_timeout": 0}
@@ -102,6 +105,16 @@ class Proxy(ServerProgram):
     def is_ready(self):
         return True
 
+    def leads_to_primary(self):
+        """Return whether it has noticed which servers are not the primary: at first, it uses all of them in turn."""
+        options = {"user": USER, "dbname": "postgres", "connect_timeout": 5}
+        with suppress(psycopg.OperationalError):
+            for _ in range(SERVERS):
+                with psycopg.connect(host="127.0.0.1", port=self.port, **options) as connection:
+                    if connection.execute("SELECT pg_is_in_recovery()").fetchone()[0]:
+                        return False
+            return True
+
 
 class Patroni:
     """Three servers, one of which is the primary. ``hosts``: of ``network``."""
@@ -109,7 +122,7 @@ class Patroni:
     def __init__(self, network, *, synchronous=True):
         self.network = network
         self.directory = Path(tempfile.mkdtemp(prefix="jobchains-"))
-        self.hosts = [network.add_host() for _ in range(3)]
+        self.hosts = [network.add_host() for _ in range(SERVERS)]
         self._processes = {}
         #: The roles in a cluster in which another server can take over.
         self._roles = {"leader", "sync_standby" if synchronous else "replica"}
@@ -146,6 +159,7 @@ class Patroni:
                 until(self.primary, 30, self.log)
         self._proxy.start()
         self.until_whole()
+        until(self._proxy.leads_to_primary, 60, self.log)
 
     def start_host(self, host):
         variables = (f"PYTHONPATH={self._installation}", f"HOME={self.directory}", "PGTZ=UTC")
@@ -175,7 +189,7 @@ class Patroni:
         members = ask(host.address, REST_PORT, "/cluster")[1].get("members", []) if host else []
         roles = {member["role"] for member in members}
         states = {member["state"] for member in members}
-        return len(members) == 3 and states <= {"running", "streaming"} and self._roles <= roles
+        return len(members) == SERVERS and states <= {"running", "streaming"} and self._roles <= roles
 
     def switch_over(self):
         """Exchange the primary in an orderly way."""
