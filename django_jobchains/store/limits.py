@@ -97,19 +97,15 @@ class Limits(Part, ABC):
         queues: Collection[str] | None = None,
         excluded: Collection[str] = (),
         expired: list[ExpiredJob] | None = None,
-        *,
-        joins: bool = False,
     ) -> list[ClaimedJob]:
         """Claim up to ``limit`` due jobs within the limits of their types, in turn for each limit key.
 
         The other arguments are those of ``Jobs.claim``. Among the jobs of one key, the most urgent come first.
-        ``joins``: whether the caller's transaction has written something. If it does not see what others have committed
-        since it began, it would count too few running jobs, so that nothing is claimed.
         """
         rotation.next_start_at = None
         if not types.leases or limit < 1:
             return []
-        groups, rows = self._claim(joins, worker, limit, types, rotation, queues, excluded)
+        groups, rows = self._claim(worker, limit, types, rotation, queues, excluded)
         taken = {(row[5], row[4], row[-2]) for row in rows}
         for group in groups:
             if (group.queue, group.type_name, group.limit_key) in taken:
@@ -117,15 +113,13 @@ class Limits(Part, ABC):
         return self._jobs.claimed(rows, worker, expired)
 
     def _claim(
-        self, joins: bool, worker: str, limit: int, types: LimitedTypes, rotation: Rotation, *served: Any
+        self, worker: str, limit: int, types: LimitedTypes, rotation: Rotation, *served: Any
     ) -> tuple[list[Group], list[tuple[Any, ...]]]:
         """Return the groups, and rows of ``claimed_columns`` with the limit key and the rate key of each job."""
         with self.db.transaction() as is_own:
             self.db.write_first()
             groups = self.lock_groups(limit, types, rotation, *served)
             sees_others = not groups or groups[0].isolation in ("", "read committed")
-            if joins and not sees_others:
-                return [], []
             if sees_others or not is_own:
                 return groups, self.claim_of(groups, worker, limit, types, rotation) if groups else []
         # The project's isolation level hides what others have committed since the transaction began.

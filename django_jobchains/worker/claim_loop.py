@@ -58,10 +58,6 @@ class ClaimLoop:
         self._found: list[str] = []
         #: The number of jobs claimed so far.
         self.claimed = 0
-        #: Whether the last query has found fewer jobs than this worker has slots for.
-        self._had_spare_slots = False
-        #: Guards what the thread of the writer changes too, when it accepts jobs.
-        self._lock = threading.RLock()
         #: Set when nothing was due and nothing ran; cleared when a job is claimed.
         self.idle = threading.Event()
         #: Set when no more jobs are claimed, because of ``max_jobs`` or ``retire``, and all attempts have ended.
@@ -77,7 +73,6 @@ class ClaimLoop:
         was_quiet = self._is_quiet()  # Before the lanes: a full lane whose attempt ends in between is not queried.
         lanes = [lane for lane in self._ordered if self._room(lane)]
         if not lanes:
-            self._had_spare_slots = False
             if self._wake.must_notify_peers():
                 self._notify_peers()
             if (self.retires or self._jobs_left == 0) and self._is_quiet():
@@ -93,9 +88,8 @@ class ClaimLoop:
         self._wake.record_query(found=bool(found), is_full=is_full)
         if not found and was_quiet and self._records.is_quiet:
             self.idle.set()
-        self._had_spare_slots = not is_full and had_slots and self._have_slots()
         if not is_full:
-            self._wake.needs_slots = self._wake.is_eager or not self._had_spare_slots
+            self._wake.needs_slots = self._wake.is_eager or not (had_slots and self._have_slots())
             self._wait([lane for lane in lanes if self._room(lane)], found=bool(found))
 
     def add(self, lane: Lane) -> None:
@@ -115,30 +109,6 @@ class ClaimLoop:
         self._wake.set()
 
     @property
-    def has_spare_slots(self) -> bool:
-        """Whether jobs can be claimed without taking slots that others wait for. Can be called from any thread."""
-        return self._had_spare_slots and self._jobs_left is None and self._may_claim
-
-    @property
-    def limited_lanes(self) -> list[Lane]:
-        """The lanes of limited types, except those of batches."""
-        lanes = [lane for lane in list(self._ordered) if isinstance(lane, Lane) and lane.batch_limit is None]
-        return [lane for lane in lanes if lane.rotation is not None]
-
-    def accept(self, lane: Lane, jobs: Sequence[ClaimedJob], expired: Sequence[ExpiredJob], since: float) -> None:
-        """Start claimed jobs, and hand back those that have expired. Can be called from any thread."""
-        if jobs:
-            try:
-                self._start(lane, jobs, since)
-            finally:
-                self._count(len(jobs))
-        if expired:
-            self._count(len(expired))
-            for job in expired:
-                report(JobExpired(self._context.worker, job.id, job.chain_id, job.type_name))
-            self._hand_back([job.key for job in expired])
-
-    @property
     def _may_claim(self) -> bool:
         is_behind = self._outcome_writer.is_behind or self._observers.is_behind
         return not (self.retires or self._is_closed or self._jobs_left == 0 or is_behind)
@@ -153,11 +123,9 @@ class ClaimLoop:
 
     def _is_quiet(self) -> bool:
         # Check the slots first: an attempt that ends in between has passed its outcome to a writer, which is then not
-        # idle. A writer that starts other jobs counts them before it is idle.
-        claimed = self.claimed
+        # idle.
         is_run = all(pool.is_idle for pool in self._pools)
-        is_written = self._outcome_writer.is_idle and self._records.writer.is_idle
-        return is_run and is_written and self.claimed == claimed
+        return is_run and self._outcome_writer.is_idle and self._records.writer.is_idle
 
     # Claiming
 
@@ -188,12 +156,20 @@ class ClaimLoop:
             limit = min(claim.limit, room - len(claimed), self._room(lane))
             if not limit:
                 continue
-            since = time.monotonic()
+            since, worker = time.monotonic(), self._context.worker
             expired: list[ExpiredJob] = []
-            with measured("claim", self._context.worker):
+            with measured("claim", worker):
                 jobs = self._queues.start(claim.within, limit, partial(self._claim_now, lane, claim, expired))
-            claimed += [job.type_name for job in (*jobs, *expired)]
-            self.accept(lane, jobs, expired, since)
+            if jobs:
+                self._count(len(jobs))
+                self._start(lane, jobs, since)
+                claimed += [job.type_name for job in jobs]
+            if expired:
+                self._count(len(expired))
+                claimed += [job.type_name for job in expired]
+                for job in expired:
+                    report(JobExpired(worker, job.id, job.chain_id, job.type_name))
+                self._hand_back([job.key for job in expired])
         return claimed
 
     def _claim_now(self, lane: Lane, claim: ClaimSpec, expired: list[ExpiredJob], limit: int) -> list[ClaimedJob]:
@@ -245,10 +221,9 @@ class ClaimLoop:
 
     def _count(self, claimed: int) -> None:
         self.idle.clear()
-        with self._lock:
-            self.claimed += claimed
-            if self._jobs_left is not None:
-                self._jobs_left -= claimed
+        self.claimed += claimed
+        if self._jobs_left is not None:
+            self._jobs_left -= claimed
 
     # Handing back
 
@@ -264,15 +239,14 @@ class ClaimLoop:
 
         If that fails, or another transaction has locked a job, the next step retries.
         """
-        with self._lock:
-            self._unwanted += keys
-            with announced(self._store) as effects, self._store.db.waits_at_most(LOCK_SECONDS):
-                written = self._store.attempts.hand_back(self._unwanted, effects, has_begun=False)
-            lost = self._store.leases.check([key for key in self._unwanted if key not in written]).lost
-            gone = [key for key in self._unwanted if key in written or key in lost]
-            self._leases.release(gone)
-            self._count_back(len(gone))
-            self._unwanted = [key for key in self._unwanted if key not in gone]
+        self._unwanted += keys
+        with announced(self._store) as effects, self._store.db.waits_at_most(LOCK_SECONDS):
+            written = self._store.attempts.hand_back(self._unwanted, effects, has_begun=False)
+        lost = self._store.leases.check([key for key in self._unwanted if key not in written]).lost
+        gone = [key for key in self._unwanted if key in written or key in lost]
+        self._leases.release(gone)
+        self._count_back(len(gone))
+        self._unwanted = [key for key in self._unwanted if key not in gone]
 
     def _count_back(self, handed_back: int) -> None:
         if self._jobs_left is not None:

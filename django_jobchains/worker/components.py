@@ -24,7 +24,6 @@ from django_jobchains.worker.log_writer import LogWriter
 from django_jobchains.worker.maintenance import PeriodicTask, PeriodicTasks
 from django_jobchains.worker.options import WorkerContext, WorkerOptions
 from django_jobchains.worker.records import RecordWorkers
-from django_jobchains.worker.refill import Refill
 from django_jobchains.worker.scheduler import Scheduler
 from django_jobchains.worker.slots import AnyAttempt, Claimed, Lane, SlotPool, Slots, single
 from django_jobchains.worker.task_finder import TaskFinder
@@ -41,8 +40,7 @@ class Components:
     def __init__(self, options: WorkerOptions, *, give_up: Callable[[], None]) -> None:
         self.context = context = WorkerContext(options, give_up)
         self.using = options.store.using
-        job_sink = JobSink(context)
-        self.outcome_writer = EndWriter(context, job_sink)
+        self.outcome_writer = EndWriter(context, JobSink(context))
         self.slots = Slots(context, self.outcome_writer)
         #: By isolation. Types with an equal isolation share them.
         self.child_slots: dict[Isolation, ChildSlots] = {}
@@ -54,7 +52,6 @@ class Components:
         self.records = RecordWorkers(context, self._pool_of_records)
         self.notifier = get_notifier(self.using)
         self.claim_loop = ClaimLoop(context, self.lanes, self.outcome_writer, self.records)
-        job_sink.refill = Refill(context, self.claim_loop)
         self.wake_order = WakeOrder(context, self.notifier, self._lanes_by_type())
         self.renewal = LeaseRenewal(context)
         self.heartbeat = Heartbeat(context, self.pools, self.wake_order)

@@ -8,11 +8,11 @@ import queue
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from logging import getLogger
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from django.db import Error
@@ -33,9 +33,6 @@ from django_jobchains.text.errors import describe, log_error, log_text
 from django_jobchains.text.redaction import redacted_text
 from django_jobchains.worker.options import WorkerContext
 from django_jobchains.worker.threads import LOCK_SECONDS, waiting
-
-if TYPE_CHECKING:
-    from django_jobchains.worker.refill import Refill
 
 logger = getLogger("django_jobchains")
 
@@ -319,10 +316,6 @@ class JobSink(Sink[Outcome]):
         self._effects, self._committed = Effects(), Effects()
         #: The chains in these effects whose end has been reported.
         self._reported_chains: set[UUID] = set()
-        #: Claims jobs of limited types for the places that become free. None: that is left to the claim loop.
-        self.refill: Refill | None = None
-        #: Whether the last write has taken as many places of limits as it has freed.
-        self._is_refilled = False
 
     def accept(self, outcome: Outcome) -> bool:
         """The claim loop can claim a continuation that the attempt committed at once."""
@@ -350,12 +343,10 @@ class JobSink(Sink[Outcome]):
         for outcome in outcomes:
             if not outcome.is_written and outcome.ending is not OutcomeKind.ABANDONED:
                 by_kind[OutcomeKind.COMPLETED if outcome.finished else outcome.ending].append(outcome)
-        sharing, self._is_refilled = self._context.sharing_limits, False
-        ended = [outcome.job.type_name for outcome in outcomes if outcome.job.type_name in sharing] if sharing else []
-        if ended and self.refill is not None and self.refill.is_possible:
-            missing = self._write_and_refill(by_kind, ended, self.refill)
-        else:
-            missing = self._write_kinds(by_kind)
+        if not by_kind:
+            return []
+        with measured("finish", self._worker):
+            missing = [outcome for kind in by_kind for outcome in self._write_kind(kind, by_kind[kind])]
         if not missing:
             return []
         leases = self._store.leases.check([outcome.job.key for outcome in missing])
@@ -363,33 +354,6 @@ class JobSink(Sink[Outcome]):
             if id(outcome) in uncertain:
                 outcome.is_written = self._was_committed(outcome, leases.completed)
         return [outcome for outcome in missing if outcome.job.key not in leases.lost]
-
-    def _write_and_refill(
-        self, by_kind: Mapping[OutcomeKind, Sequence[Outcome]], ended: Collection[str], refill: "Refill"
-    ) -> list[Outcome]:
-        """Write outcomes and take the places that become free in one transaction. Return those not written.
-
-        ``ended``: the types of the limited jobs among the outcomes. After an error, only the outcomes are written.
-        """
-        before = [(outcome, outcome.ending) for outcomes in by_kind.values() for outcome in outcomes]
-        try:
-            with self._store.db.transaction():
-                missing = self._write_kinds(by_kind)
-                found = refill.claim(ended)
-        except Exception as error:  # Perhaps of the claim, which must not affect the outcomes.
-            for outcome, ending in before:
-                outcome.is_written, outcome.ending = False, ending
-            if is_database_away(error):
-                raise
-            return self._write_kinds(by_kind)
-        self._is_refilled = refill.start(found) >= len(ended)
-        return missing
-
-    def _write_kinds(self, by_kind: Mapping[OutcomeKind, Sequence[Outcome]]) -> list[Outcome]:
-        if not by_kind:
-            return []
-        with measured("finish", self._worker):
-            return [outcome for kind in by_kind for outcome in self._write_kind(kind, by_kind[kind])]
 
     def _write_kind(self, kind: OutcomeKind, outcomes: Sequence[Outcome]) -> list[Outcome]:
         """Write outcomes of one kind with as many statements as for a single outcome. Return those not written."""
@@ -455,7 +419,7 @@ class JobSink(Sink[Outcome]):
                 if job.key not in known:  # Otherwise the lost lease was reported when the worker noticed it.
                     reason = outcome.abandoned_reason or outcome.error or TAKEN
                     report(AttemptAbandoned(self._worker, job.id, reason))
-            if sharing and job.type_name in sharing and not self._is_refilled:
+            if sharing and job.type_name in sharing:
                 self._effects.add_scheduled(sharing[job.type_name])
             attempts.append(
                 AttemptEnded(
@@ -498,8 +462,7 @@ class JobSink(Sink[Outcome]):
     def publish(self) -> None:
         if not self.is_published:
             wake = self._context.wake
-            is_eager = wake.is_eager and not self._is_refilled  # Otherwise the end of another attempt follows.
-            if self._effects.due_types or self._context.queues.has_limits or is_eager:
+            if self._effects.due_types or self._context.queues.has_limits or wake.is_eager:
                 wake.set()
         effects, committed, reported = self._effects, self._committed, self._reported_chains
         self._effects, self._committed, self._reported_chains = Effects(), Effects(), set()

@@ -27,7 +27,6 @@ from tests.support.jobs import (
     create,
     database_now,
     expire,
-    finished,
 )
 
 pytestmark = pytest.mark.django_db
@@ -230,26 +229,3 @@ def test_a_claim_counts_at_every_isolation_level_of_the_project(store, level, la
     [job] = Job.objects.all()[:1]
     alter([job], status="running")
     assert actor.result() == 1
-
-
-def test_a_claim_joins_the_transaction_that_frees_a_place(store):
-    add(store, "a", 3)
-    first, _ = claim(store)
-    with transaction.atomic():
-        store.attempts.finish([finished(first)])
-        assert keys(claim(store, joins=True)) == ["a"]
-    assert claim(store) == []
-
-
-@with_locks
-@pytest.mark.parametrize(("level", "count"), [(READ_COMMITTED, 1), (REPEATABLE_READ, 0), (SERIALIZABLE, 0)])
-def test_a_claim_joins_no_transaction_that_would_count_too_few_jobs(store, level, count):
-    add(store, "a", 3)
-    [first] = claim(store, 1)
-
-    def end_and_claim(other):
-        with transaction.atomic(using=other.using):
-            other.attempts.finish([finished(first)])
-            return len(claim(other, 1, joins=True))
-
-    assert Actor(end_and_claim, level=level).start().result() == count
