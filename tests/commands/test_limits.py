@@ -55,7 +55,7 @@ class TestOperations:
         ("words", "code", "error"),
         [
             (["set", "limits.snyc", "--concurrency", "1"], 1, "Did you mean 'limits.sync'?"),
-            (["set", "gateway", "--rate", "1"], 1, "'gateway' declares no rate"),
+            (["set", "gateway", "--rate", "1"], 1, "'gateway' does not declare rate="),
             (["set", "gateway", "--concurrency", "-1"], 1, "concurrency=-1 is not a whole number from 0"),
             (["set", "gateway"], 1, "Pass concurrency= or rate="),
             (["reset"], 1, "Pass the name of a type or a group, or queue="),

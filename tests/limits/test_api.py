@@ -137,8 +137,11 @@ def test_a_queue_is_limited_and_reset(store):
         (lambda: limits.set("limits.sync", concurrency=1.5), r"concurrency=1\.5 is not a whole number from 0"),
         (lambda: limits.set("limits.sync", concurrency=True), r"concurrency=True is not a whole number from 0"),
         (lambda: limits.set("limits.sync", rate=-1), r"rate=-1 is not a whole number from 0 to 2147483647"),
-        (lambda: limits.set("limits.sync", rate=1), r"rate=1: 'limits\.sync' declares no rate, so there is none"),
-        (lambda: limits.set("limits.calls", concurrency=1), r"concurrency=1: 'limits\.calls' declares no concurrency"),
+        (lambda: limits.set("limits.sync", rate=1), r"rate=1: 'limits\.sync' does not declare rate="),
+        (
+            lambda: limits.set("limits.calls", concurrency=1),
+            r"concurrency=1: 'limits\.calls' does not declare concurrency=",
+        ),
         (lambda: limits.set("limits.sync"), r"Pass concurrency= or rate="),
         (lambda: limits.set(queue="mail", rate=1), r"A queue has no rate: pass concurrency="),
         (lambda: limits.set(queue="", concurrency=1), r"queue='' is not a name"),

@@ -34,7 +34,7 @@ BUDGETS = {
     "chains": 670,
     "models": 936,
     "handlers": 560,
-    "monitoring": 780,
+    "monitoring": 830,
     "db": 640,
     "text": 529,
     "migrations": 655,
@@ -44,24 +44,24 @@ BUDGETS = {
     "exceptions": 250,
     "conf": 187,
     "values": 140,
-    "isolation": 110,
-    "contrib": 90,
-    "http_retries": 45,
-    "context": 70,
-    "statuses": 60,
+    "isolation": 127,
+    "contrib": 82,
+    "http_retries": 42,
+    "context": 65,
+    "statuses": 53,
     "queues": 50,
     "limits": 71,
-    "pools": 50,
+    "pools": 46,
     "templatetags": 40,
     "__init__": 54,
     "processors": 40,
     "apps": 38,
-    "pytest_plugin": 22,
+    "pytest_plugin": 19,
     "tasks_backend": 685,
     "schedules": 369,
 }
-MAX_CODE = 37_958
-MAX_LINES = 53_594
+MAX_CODE = 37_983
+MAX_LINES = 53_622
 MAX_FILES = 261
 MAX_LINES_OF_A_FILE = 700
 #: The number of private functions of up to three lines that only one function calls.
