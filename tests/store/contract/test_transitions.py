@@ -41,7 +41,7 @@ READERS = {
 NOT_OF_JOBS = {
     "deferred.apply_records", "deferred.defer_records", "keys.forget",
     "queues.limit", "queues.override", "queues.start_within", "queues.pause", "queues.reset", "queues.resume",
-    "rates.forget",
+    "rates.forget", "rates.refund",
     "stats.add_counts", "stats.prune_counts", "workers.beat", "workers.leave", "workers.prune",
 }  # fmt: skip
 #: Methods about attempts that do not write to their jobs.
