@@ -67,4 +67,5 @@ def _forget():
     del connections[OTHER]
     del connections.settings[OTHER]
     store._store.cache_clear()
+    store._stores.clear()
     notifications._notifiers.pop(OTHER, None)

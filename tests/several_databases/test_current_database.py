@@ -1,8 +1,7 @@
 """The database of calls without ``using``: of ``use_database``, and in a handler, of its job."""
 
-import asyncio
-
 import pytest
+from asgiref.sync import async_to_sync
 from django.core.exceptions import ImproperlyConfigured
 from django.db import router
 
@@ -27,7 +26,7 @@ def test_calls_in_the_block_use_its_database(other, ship):
     with use_database(other):
         assert current_database() == other
         chain = ship.enqueue()
-        asyncio.run(chains.aenqueue(ship))
+        async_to_sync(chains.aenqueue)(ship)  # in this thread, whose connections are those of the fixture
         assert chain.using == other
         assert Job.objects.count() == 2
         assert chains.get(chain.id).status == "pending"
