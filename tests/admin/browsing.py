@@ -91,8 +91,9 @@ class Page(HTMLParser):
 
     @property
     def links(self):
-        """The addresses of links by their texts."""
-        return {link.text: link.attributes.get("href", "") for link in reversed(self.root.all("a")) if link.text}
+        """The addresses of links by their texts: of links to other pages, or else of filters, which may come first."""
+        found = [(link.text, link.attributes.get("href", "")) for link in reversed(self.root.all("a")) if link.text]
+        return dict(sorted(found, key=lambda link: not link[1].startswith("?")))
 
     @property
     def rows(self):
