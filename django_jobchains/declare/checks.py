@@ -32,7 +32,7 @@ TASK_CONNECTIONS = 2
 #: The size of a psycopg pool whose options do not set one.
 PSYCOPG_POOL_SIZE = 4
 #: How sessions commit, whether some standbys are synchronous, and whether there are standbys. Those that receive only
-#: some tables do not count. Roles that may not see the standbys find no states.
+#: some tables do not count. The state of a standby is NULL for roles that may not see it.
 STANDBYS = """
 SELECT current_setting('synchronous_commit'), current_setting('synchronous_standby_names') <> '', EXISTS (
     SELECT 1 FROM pg_stat_replication AS standby WHERE standby.state = 'streaming' AND NOT EXISTS (

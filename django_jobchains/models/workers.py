@@ -196,8 +196,8 @@ class RateState(models.Model):
     interval_microseconds = models.BigIntegerField()
     #: Starts since then can be refunded: before, the bucket was full, or the rate was another one.
     refundable_since = models.BigIntegerField()
-    #: How many microseconds the bucket lacked at least before each later start. More cannot be refunded, because the
-    #: time that has passed has returned the rest.
+    #: How far from full, in microseconds, the bucket was at least before each of the later starts. No more than this is
+    #: refunded, because the passing of time has returned the rest.
     slack = models.BigIntegerField()
 
     objects = JobTablesQuerySet.as_manager()
