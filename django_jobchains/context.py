@@ -45,7 +45,7 @@ def bound(**values: Any) -> Iterator[None]:
 
 
 def current() -> Mapping[str, Any]:
-    """Return the values that are bound here."""
+    """Return a dict of the values that are currently bound."""
     return _bound.get().values
 
 

@@ -1,4 +1,4 @@
-"""The exceptions of the package. Each message states the problem, and what to do about it.
+"""The exceptions of the package. Each message explains the problem, and what to do about it.
 
 JobchainsError
 ├── RegistryError                the declaration of a job type or processor is invalid
@@ -19,8 +19,8 @@ JobchainsError
 ├── InvalidSchedule              an argument of a schedule is invalid
 ├── ScheduleNotFound
 ├── ScheduleExists
-├── ScheduleDeclaredInCode       the schedule comes from code, which alone can change or remove it
-├── LimitNotFound                neither a type nor a group of this name declares a limit
+├── ScheduleDeclaredInCode       the schedule is declared in code, so only code can change or remove it
+├── LimitNotFound                the code declares no limit with this name
 ├── ChainNotFound
 ├── JobNotFound
 ├── JobNotRunnable               the job's status does not allow run_now() or reschedule()
@@ -30,8 +30,8 @@ JobchainsError
 ├── ChainReferenced              a chain to be deleted is a blocker of a job in another chain
 ├── ChainTimeout                 a chain did not end in time
 │   └── ChainNotCommitted        it cannot end while the caller waits inside the transaction that enqueued it
-├── ChainFailed                  the result of a chain that failed
-├── ChainCancelled               the result of a chain that was cancelled, or has expired
+├── ChainFailed                  the chain that the caller waits for has failed
+├── ChainCancelled               the chain that the caller waits for was cancelled, or has expired
 ├── InvalidCursor
 ├── PhaseError                   prepare(), complete() or continue_with() was used out of order
 ├── QueryBudgetExceeded          a handler executes more queries than its ``QueryBudget`` allows
@@ -47,7 +47,7 @@ JobchainsError
 ├── PoolKeyConflict              a strict pool has no room for a child of this key
 ├── ChildStartFailed             a strict pool could not start a child
 ├── ChildCrashed                 the child process died
-├── ChildTimeout                 a call took too long, and its child was ended (a TimeoutError)
+├── ChildTimeout                 a call took too long, and its child was killed (a TimeoutError)
 └── RemoteError                  a function raised an error in its child
 
 RescheduleJob, FailJob           raised *by* handlers, to end an attempt
@@ -98,7 +98,7 @@ class ProcessorNotFound(RegistryError):
 
 
 class TaskNotImported(RegistryError):
-    """A task of Django's framework cannot be imported here. ``path``: its module path."""
+    """A task of Django's framework cannot be imported in this process. ``path`` is its module path."""
 
     def __init__(self, path: str, problem: str) -> None:
         self.path = path
@@ -108,7 +108,7 @@ class TaskNotImported(RegistryError):
 class InvalidPayload(JobchainsError, ValueError):
     """A value does not fit its type, or is not JSON. ``path`` locates the problem: ``$.items[3].price``.
 
-    ``problems``: what is wrong with which part of the value, such as ``(("items", 3), "…")``, if its type reports that.
+    ``problems``: pairs of a path and a message, such as ``(("items", 3), "…")``, if the type reports them.
     """
 
     #: What to do about a value that is not JSON.
@@ -156,7 +156,9 @@ class DuplicateJobId(JobchainsError):
 
 
 class TransactionRequired(JobchainsError):
-    """A chain is enqueued on ``using`` outside of a transaction. ``other``: the alias on which one is open instead."""
+    """A chain was enqueued outside of a transaction of the database ``using``, which the settings do not allow.
+
+    ``other``: the alias of another database on which a transaction is open."""
 
     def __init__(self, using: str, other: str | None = None) -> None:
         self.using = using
@@ -174,7 +176,7 @@ class TransactionRequired(JobchainsError):
 class InvalidSchedule(JobchainsError, ValueError):
     """An argument of a schedule is invalid. ``name`` is the name of the schedule.
 
-    ``problem``: what is wrong. ``argument``: the name of the argument, or "" if it is about several.
+    ``problem``: what is wrong. ``argument``: the name of the argument, or "" if several arguments are involved.
     """
 
     def __init__(self, name: object, problem: object, argument: str = "") -> None:
@@ -201,7 +203,7 @@ class ScheduleDeclaredInCode(JobchainsError):
 
 
 class LimitNotFound(JobchainsError):
-    """``known``: the names of the limits that the code declares."""
+    """The code declares no limit with this name. ``known``: the names of the limits that it declares."""
 
     def __init__(self, name: str, known: Collection[str] = ()) -> None:
         self.name = name
@@ -253,7 +255,7 @@ class JobNotCompletable(JobchainsError):
 
 
 class JobTypeMismatch(JobchainsError):
-    """The job, or the chain that starts with it, does not have the expected type."""
+    """The job, or the first job of the chain, does not have the expected type."""
 
     def __init__(self, job_id: UUID, expected: str, actual: str) -> None:
         self.job_id = job_id
@@ -264,7 +266,9 @@ class JobTypeMismatch(JobchainsError):
 
 
 class ChainReferenced(JobchainsError):
-    """Other chains need these chains as blockers. ``references``: pairs of a chain and a job that needs it."""
+    """A chain cannot be deleted, because a job of another chain waits for it.
+
+    ``references``: pairs of the id of a chain and the id of a job that waits for it."""
 
     def __init__(self, references: Iterable[tuple[UUID, UUID]]) -> None:
         self.references = tuple(references)
@@ -274,9 +278,9 @@ class ChainReferenced(JobchainsError):
 
 
 class ChainTimeout(JobchainsError, TimeoutError):
-    """A chain did not end in time. ``status``: its last known status, or None if it could not be read.
+    """A chain did not end in time. ``status`` is its last known status, or None if it could not be read.
 
-    ``reason``: what it waits for, if that is known.
+    ``reason`` describes what the chain waits for, if this is known.
     """
 
     def __init__(self, chain_id: UUID, seconds: float, status: str | None = None, reason: str = "") -> None:
@@ -288,7 +292,7 @@ class ChainTimeout(JobchainsError, TimeoutError):
 
 
 class ChainNotCommitted(ChainTimeout):
-    """Raised at once instead of waiting: no worker sees a chain before the transaction that enqueued it commits."""
+    """The caller waits for a chain inside the transaction that enqueued it. No worker sees it before the commit."""
 
     def __init__(self, chain_id: UUID) -> None:
         self.chain_id = chain_id
@@ -309,7 +313,7 @@ class ChainFailed(JobchainsError):
 
 
 class ChainCancelled(JobchainsError):
-    """The chain was cancelled. ``is_expired``: because a job had not started when it expired."""
+    """A chain was cancelled. ``is_expired``: whether this was because a job had not started when it expired."""
 
     def __init__(self, chain_id: UUID, *, is_expired: bool = False) -> None:
         self.chain_id = chain_id
@@ -357,7 +361,7 @@ class ConnectionLost(JobchainsError):
 
 
 class LeaseLost(JobchainsError):
-    """The job now has another lease number, so nothing was written. ``reason`` is an abort reason."""
+    """The attempt no longer holds the job, so nothing was written. ``reason`` is an abort reason."""
 
     def __init__(self, job_id: UUID, reason: str) -> None:
         self.job_id = job_id
@@ -366,7 +370,7 @@ class LeaseLost(JobchainsError):
 
 
 class JobLocked(JobchainsError):
-    """Another transaction has locked the job, or one of a batch, for too long. Nothing was written."""
+    """Another transaction has locked the job, or a job of the batch, for too long. Nothing was written."""
 
     def __init__(self) -> None:
         super().__init__("Another transaction has locked the job, or one of the batch. Nothing was written, and no "
@@ -388,11 +392,12 @@ class HandlerStuck(JobchainsError):
 
 
 class RescheduleJob(Exception):
-    """Raise in a handler to retry at an exact time, instead of after the backoff.
+    """Raise this in a handler to retry at an exact time, instead of after the backoff.
 
-    ``delay``: a timedelta or seconds from now (database clock). ``run_at``: an aware datetime. Pass one of them.
-    ``reason`` becomes the job's ``last_error``; without it, the error after ``from`` does (``raise … from error``).
-    It is not a failure: it does not count towards ``max_attempts``, and is not stored as a failed attempt.
+    ``delay``: a timedelta or a number of seconds from now, by the database's clock. ``run_at``: an aware datetime. Pass
+    one of them. ``reason`` is stored as the job's ``last_error``. Without it, the error after ``from`` is stored
+    (``raise … from error``). A reschedule is not a failure: it does not count towards ``max_attempts``, and is not
+    stored as a failed attempt.
     """
 
     def __init__(self, *, delay: DurationLike | None = None, run_at: datetime | None = None, reason: str = "") -> None:
@@ -407,7 +412,7 @@ class RescheduleJob(Exception):
 
 
 class FailJob(Exception):
-    """Raise in a handler to fail the job without a retry."""
+    """Raise this in a handler to fail the job without a retry."""
 
     def __init__(self, reason: str = "", *details: Any) -> None:
         super().__init__(reason, *details)
@@ -428,7 +433,7 @@ class PoolTimeout(JobchainsError, TimeoutError):
 
 
 class PoolKeyConflict(JobchainsError):
-    """A strict pool is full, and does not replace an idle child of another key."""
+    """A strict pool is full of children with other keys, which it does not replace."""
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -446,9 +451,9 @@ class ChildStartFailed(JobchainsError):
 
 
 class ChildCrashed(JobchainsError):
-    """The child process of a call died. ``exitcode`` is negative for the signal that killed it.
+    """The child process of a call died. ``exitcode`` is negative if a signal killed it.
 
-    ``stderr``: the last 4 KiB that it wrote to its standard error.
+    ``stderr``: the last 4 KiB that the process wrote to its standard error.
     """
 
     def __init__(self, exitcode: int, stderr: str = "") -> None:
@@ -459,7 +464,7 @@ class ChildCrashed(JobchainsError):
 
 
 class ChildTimeout(JobchainsError, TimeoutError):
-    """A call did not return within its ``timeout``. Its child was ended."""
+    """A call did not return within its ``timeout``, and its child was killed."""
 
     def __init__(self, target: str, seconds: float) -> None:
         self.target = target
@@ -467,7 +472,7 @@ class ChildTimeout(JobchainsError, TimeoutError):
 
 
 class RemoteError(JobchainsError):
-    """The function raised an error in its child, which stays alive. This contains only the text of the error."""
+    """The function raised an error in its child, which continues to run. Contains only the text of the error."""
 
     #: The type with its module, if known.
     qualified_type_name: str | None = None

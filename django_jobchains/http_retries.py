@@ -18,10 +18,11 @@ MAX_RETRY_AFTER_SECONDS = 86_400.0
 
 
 def retry_after(error: BaseException | None, maximum_seconds: DurationLike = MAX_RETRY_AFTER_SECONDS) -> float | None:
-    """Return the seconds that the server asked to wait by ``Retry-After``, or None without a valid header.
+    """Return the seconds to wait that a response contains in ``Retry-After``, or None without a valid header.
 
-    ``error``: as a backoff function gets it, or an error whose ``__cause__`` is the one with the response. The header
-    may be a number of seconds or a date. A date in the past is 0, and a long wait is cut to ``maximum_seconds``.
+    ``error`` is the argument of a backoff function: an error with a response, or an error whose ``__cause__`` has one.
+    The header may be a number of seconds or a date. For a date in the past, returns 0. Returns at most
+    ``maximum_seconds``.
     """
     maximum = Duration().check("maximum_seconds", maximum_seconds)
     response = _response_of(error)
@@ -31,11 +32,11 @@ def retry_after(error: BaseException | None, maximum_seconds: DurationLike = MAX
 
 
 def retryable_http_status(status: int | BaseException) -> bool:
-    """Return whether to retry a request that got this status: 2xx, and 5xx except 501.
+    """Return whether to retry a request with this status: True for 2xx, and for 5xx except 501.
 
-    The responses 1xx, 3xx, 4xx, 501, and 600 or above would be the same next time. Of an error, as ``retry_if`` gets
-    it, the status of its response is used. An error is also retried if its response has a valid ``Retry-After``, or if
-    it has no response, such as a lost connection.
+    A retry would get the same response with 1xx, 3xx, 4xx, 501, and 600 or above. The argument may also be an error, as
+    ``retry_if`` receives it. Then the status of its response is used. An error is also retried if its response has a
+    valid ``Retry-After``, or if it has no response, such as a lost connection.
     """
     if isinstance(status, BaseException):
         response = _response_of(status)

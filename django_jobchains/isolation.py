@@ -25,7 +25,7 @@ _TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 @dataclass(frozen=True)
 class Fallback:
-    """A pool uses the level ``actual``, because ``requested`` could not start; ``reason`` explains why."""
+    """A pool uses the level ``actual``, because the level ``requested`` could not start. ``reason`` explains why."""
 
     requested: Level
     actual: Level
@@ -37,25 +37,25 @@ FallbackCallback = Callable[[Fallback], object]
 
 @dataclass(frozen=True)
 class Isolation:
-    """Where functions run, and with which limits. Equal values share one pool.
+    """Where functions run, and with which limits. Equal instances share one pool.
 
     ``level``: "inline" is the calling thread, "thread" another thread of this process, "process" a reusable child
-    process and "transient" a fresh child process for each use. The options other than ``strict`` and ``on_fallback``
-    are for child processes, and are refused for the other levels.
+    process and "transient" a new child process for each use. The options except ``strict`` and ``on_fallback`` are
+    allowed only for the two levels with child processes.
 
     - ``key``: a label. Child processes are not shared between keys.
-    - ``max_workers``: child processes at once.
+    - ``max_workers``: the number of child processes.
     - ``max_jobs_per_worker``, ``max_rss``: a child is replaced after this number of calls, or above this resident
       memory, which is measured after each call.
     - ``memory_limit``: the largest address space of a child. Allocating more raises ``MemoryError`` in the function.
     - ``message_limit``: the largest result, or message, that a child may send, as JSON. A function that returns more
       raises ``RemoteError``.
-    - ``cpu_seconds``: CPU time of one call, rounded up to a whole second. The kernel kills a child that uses more.
+    - ``cpu_seconds``: the CPU time of one call, rounded up to a whole second. The kernel kills a child that uses more.
     - ``grace_seconds``: the time between the request to stop and SIGKILL.
     - ``idle_ttl``: a child exits after this time without a call.
-    - ``minimal_env``: hide environment variables from functions, and from programs that they start.
+    - ``minimal_env``: whether to hide environment variables from functions, and from programs that they start.
     - ``setup``: "module:function", called once in each new child.
-    - ``strict``: raise an error, instead of using a weaker level, if the level cannot start.
+    - ``strict``: whether to raise an error, instead of using a weaker level, if the level cannot start.
     - ``on_fallback``: called with a ``Fallback`` when a weaker level is used.
 
     Sizes are bytes or strings such as "500M", and durations are seconds, timedeltas or strings such as "5m". Raises

@@ -1,4 +1,4 @@
-"""Show and change the limits that hold for all workers together, while workers run.
+"""Read and change the limits that hold for all workers together, while workers run.
 
 Every function joins the caller's transaction, takes ``using`` for a database other than the configured one, and has an
 ``a``-prefixed async twin. A change takes effect in every worker within two seconds of the commit.
@@ -25,7 +25,7 @@ _LIMIT = Count(0, MAX_LIMIT)
 
 
 def list(*, using: str | None = None) -> builtins.list[LimitFacts]:  # noqa: A001 - as in limits.list()
-    """Return the limits of types and groups by name, then those of queues, with what runs and what waits."""
+    """Return the limits of types, groups and records by name, followed by the limits of queues."""
     get_registry().add_tasks(get_store(using).task_names.read)
     return limit_facts(using)
 
@@ -38,11 +38,12 @@ def set(  # noqa: A001 - as in limits.set()
     rate: int | None = None,
     using: str | None = None,
 ) -> None:
-    """Override a limit that the code declares, by the name of its type or group, or limit the jobs of a queue.
+    """Override a limit that the code declares, by the name of its type, group or records, or limit a queue.
 
     ``concurrency``: how many jobs may run at once, in all workers together. ``rate``: how many may start in the
-    declared length of time. If the limit has keys, both hold for each of them. With 0, no more jobs start; running ones
-    continue. What is left out stays as it is. Raises ``LimitNotFound`` if the code declares no limit of this name.
+    declared period. If the limit has keys, both numbers are for each key. With 0, no more jobs start, and running jobs
+    continue. A number that is omitted does not change. Raises ``LimitNotFound`` if the code declares no limit with this
+    name.
     """
     _check_target(name, queue)
     numbers = {part: number for part, number in (("concurrency", concurrency), ("rate", rate)) if number is not None}
@@ -67,7 +68,7 @@ def set(  # noqa: A001 - as in limits.set()
 
 
 def reset(name: str | None = None, *, queue: str | None = None, using: str | None = None) -> None:
-    """Return to the limit that the code declares for a type or a group, or remove the limit of a queue.
+    """Return to the limit that the code declares for a type, a group or records, or remove the limit of a queue.
 
     Raises ``LimitNotFound`` if the name is neither declared nor overridden.
     """

@@ -1,4 +1,4 @@
-"""Pools of child processes: functions that crash, leak or hang run where they do no harm."""
+"""Pools of child processes, in which functions that crash, leak memory or hang do no harm to the calling process."""
 
 from django_jobchains.children import presets
 from django_jobchains.children.call_loop import current_signal, send

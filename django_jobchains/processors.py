@@ -1,7 +1,8 @@
-"""What apps declare job types with, and the functions that handle them.
+"""Names for declaring job types, and for the functions that handle them.
 
-An app declares its slice in a ``jobs`` module: ``processors = Processors()`` and ``@processors.register("shop.ship")``.
-The modules are imported when the apps are ready. The registry is ``apps.get_app_config("django_jobchains").registry``.
+An app declares its job types in a module ``jobs``, with ``processors = Processors()`` and
+``@processors.register("shop.ship")``. These modules are imported when the apps are ready. The registry is
+``apps.get_app_config("django_jobchains").registry``.
 """
 
 from django_jobchains.declare.job_types import Item, JobType, Processor

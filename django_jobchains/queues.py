@@ -1,7 +1,7 @@
-"""Pauses, resumes and limits queues while workers run. Workers react at once, or at their next poll.
+"""Pause, resume and limit queues while workers run. Workers react to a wake-up, or at their next poll.
 
 Every function joins the caller's transaction, takes ``using`` for a database other than the configured one, and has an
-``a``-prefixed async twin. A queue that has no jobs yet can be paused, too.
+async twin with the prefix ``a``. A queue that has no jobs yet can also be paused.
 """
 
 from asgiref.sync import sync_to_async
@@ -44,7 +44,7 @@ def resume(*names: str, using: str | None = None) -> None:
 def set_limit(name: str, slots: int | None, *, using: str | None = None) -> None:
     """Limit how many jobs of this queue run at once, in all workers together; None removes the limit.
 
-    Running jobs continue. To start no jobs at all, ``pause`` the queue. To limit the slots of a single worker, see
+    Running jobs continue. To start no more jobs, ``pause`` the queue. To limit the slots of a single worker, see
     ``queue_slots`` of ``Worker``.
     """
     checked = QUEUE.check("queue", name)

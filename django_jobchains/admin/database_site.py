@@ -26,7 +26,7 @@ class DatabaseSite(AdminSite):
             self.register(model, type(model_admin))
 
     def admin_view(self, view: Any, cacheable: bool = False) -> Any:
-        """Return Django's view on the database of this site. Its templates are rendered there too: they run queries."""
+        """Wrap a view, so that it and its templates use the database of this site."""
         inner = super().admin_view(view, cacheable)
 
         @wraps(inner)

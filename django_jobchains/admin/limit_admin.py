@@ -91,7 +91,10 @@ class LimitForm(forms.Form):
 
 
 class LimitAdmin(ReadOnlyAdmin):
-    """The admin class of limits, as declared and in effect. The site's class of jobs decides which jobs are shown."""
+    """The admin class of limits: declared and effective numbers, and the jobs that hold places.
+
+    The site's admin class of jobs decides which jobs are shown.
+    """
 
     class Media:
         extend = False

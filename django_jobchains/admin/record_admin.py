@@ -283,13 +283,13 @@ class RecordWaitFilter(ChoiceFilter):
 class JobRecordAdmin(RecordActionAdmin):
     """Shows the state, timings and logs of records, with actions to retry, requeue and cancel them.
 
-    ``class UploadAdmin(JobRecordAdmin, admin.ModelAdmin)``. The columns of records are not in the form, and saving the
-    form does not write them, because a worker may have changed them.
+    Use it as the first base class: ``class UploadAdmin(JobRecordAdmin, admin.ModelAdmin)``. The columns of
+    ``JobRecord`` are not in the form, and saving the form does not write them, because a worker may have changed them.
     """
 
     list_display: tuple[Any, ...] = ("__str__", "record_state", "record_queued", "record_attempts")
     list_filter: ClassVar[tuple[Any, ...]] = (RecordStateFilter, RecordWaitFilter)
-    #: By the primary key, which has an index.
+    #: The primary key, because it has an index.
     ordering: ClassVar[tuple[Any, ...]] = ("-pk",)
     paginator = RecordPaginator
     change_list_template = "admin/django_jobchains/record/change_list.html"
@@ -298,7 +298,7 @@ class JobRecordAdmin(RecordActionAdmin):
     # Permissions
 
     def has_view_payload_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Return whether the user may see failure messages and logs, by default with the permission for payloads."""
+        """Return whether the user may see failure messages and logs, by default with ``view_payload``."""
         return bool(request.user.has_perm(f"django_jobchains.{PERMISSION}"))
 
     def record_payloads(self, request: HttpRequest, record: Any) -> Payloads:
@@ -310,7 +310,7 @@ class JobRecordAdmin(RecordActionAdmin):
     def record_state(self, record: Any) -> SafeString:
         """Return the state, and the first line of the failure message.
 
-        The line is only the error's type, unless the list allows this user more.
+        A user who may not see payloads sees only the type of the error.
         """
         state, message = (self.record_type.value(record, name) for name in ("state", "failure_message"))
         payloads = getattr(record, "_payloads", Payloads(is_allowed=False))
@@ -330,7 +330,7 @@ class JobRecordAdmin(RecordActionAdmin):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """Leave out rows that ``has_view_permission`` hides: from the list, its counts and actions, and other pages."""
+        """Exclude rows that ``has_view_permission`` hides, also from counts and actions."""
         found, may_repeat = super().get_search_results(request, queryset, search_term)
         if self.sees_all_rows(request) or not has_own_view_permission(self):
             return found, may_repeat
@@ -359,7 +359,7 @@ class JobRecordAdmin(RecordActionAdmin):
     # The form
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[Any]:
-        """Omit the columns of records, except the time before which a new record is not processed."""
+        """Exclude the columns of ``JobRecord``, except ``process_after`` of a new record."""
         hidden = {
             name
             for column, name in self.record_type.columns.items()
@@ -371,7 +371,7 @@ class JobRecordAdmin(RecordActionAdmin):
         ]
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        """Write only the other columns: a worker may have changed the record since it was read."""
+        """Write only the columns of the form, because a worker may have changed the record since it was read."""
         if not change:
             super().save_model(request, obj, form, change)
             return

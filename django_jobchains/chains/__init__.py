@@ -2,8 +2,8 @@
 
 Every function joins the caller's transaction if one is open, takes ``using`` for a database other than the configured
 one, and has an async twin with the prefix ``a``. Functions that take ids accept a ``UUID``, its string, a ``Chain``, a
-``Job``, or several of them. A chain has the id of its first job. In ``retry``, ``run_now`` and ``reschedule``, this id
-stands for the chain's current job, and the id of a later job for that job. In other functions, both stand for the
+``Job``, or several of them. A chain has the id of its first job. In ``retry``, ``run_now`` and ``reschedule``, the id
+of a chain refers to its current job, and the id of a later job to this job. In other functions, both refer to the
 chain.
 """
 
@@ -132,7 +132,7 @@ def enqueue(
     job_type: str, input: Any = None, *, using: str | None = None, **options: Unpack[EnqueueOptions]
 ) -> Chain: ...
 def enqueue(job_type: Any, input: Any = None, *, using: Any = None, **options: Unpack[EnqueueOptions]) -> Any:
-    """Start a chain with a JobType or a registered name; see ``JobType.enqueue``."""
+    """Start a chain of a ``JobType``, or of the type with this name; see ``JobType.enqueue``."""
     return get_registry().job_type(job_type).enqueue(input, using=using, **options)
 
 
@@ -155,7 +155,7 @@ async def aenqueue(job_type: Any, input: Any = None, *, using: Any = None, **opt
 
 
 def enqueue_many(items: Iterable[Item[OutputT]], *, using: str | None = None) -> list[Chain[OutputT]]:
-    """Start the chains that ``job_type.item(…)`` describes, in order. If there is an error, none is started.
+    """Start the chains that ``job_type.item(…)`` describes, in order. If an item is invalid, no chain is started.
 
     ``items`` is any iterable, including generators. Raises ``TypeError`` if it contains anything but items.
     """
@@ -201,9 +201,10 @@ async def aget(chain_id: ChainRef, *, job_type: Any = None, using: str | None = 
 def cancel(chain_ids: ChainRefs, *, using: str | None = None) -> set[UUID]:
     """Cancel chains that may still run, and return their ids.
 
-    Blocked, pending and scheduled jobs are cancelled at once. A running job is asked to stop (``job.signal``), and is
-    cancelled when its handler has stopped. If the handler completes it anyway, the result is kept, but the chain does
-    not continue. Chains that have ended are not changed. Raises ``ChainNotFound``; then none are cancelled.
+    Blocked, pending and scheduled jobs are cancelled immediately. A running job is asked to stop (``job.signal``), and
+    is cancelled when its handler has stopped. If the handler completes the job anyway, its output is kept, but the
+    chain does not continue. Chains that have ended are not changed. Raises ``ChainNotFound`` if one of the chains does
+    not exist. No chain is cancelled in this case.
     """
     store = get_store(using)
     with announced(store) as effects:
@@ -213,15 +214,15 @@ def cancel(chain_ids: ChainRefs, *, using: str | None = None) -> set[UUID]:
 
 
 def retry(ids: ChainRefs, *, using: str | None = None) -> set[UUID]:
-    """Make failed and cancelled jobs due now, for at least one more attempt, and return the ids of the moved jobs.
+    """Make failed and cancelled jobs due now, for at least one more attempt, and return the ids of the changed jobs.
 
-    The id of a chain stands for its current job, whatever step the chain is at.
+    The id of a chain refers to its current job.
 
     The counts of failed attempts and crashes are not reset: a job that has reached its limit gets one more attempt.
 
     A job whose blockers are not completed becomes blocked again. If its type sets ``on_blocker_failure="fail"`` and a
-    blocker is still failed or cancelled, it fails again at once: retry the blocker too. Jobs with other statuses are
-    not changed. Raises ``JobNotFound``; then no job is moved.
+    blocker is still failed or cancelled, the job fails again immediately, so retry the blocker too. Jobs with other
+    statuses are not changed. Raises ``JobNotFound`` if one of the jobs does not exist. No job is changed in this case.
     """
     store = get_store(using)
     with announced(store) as effects:
@@ -231,9 +232,9 @@ def retry(ids: ChainRefs, *, using: str | None = None) -> set[UUID]:
 
 
 def run_now(ids: ChainRefs, *, using: str | None = None) -> None:
-    """Make scheduled jobs and jobs in backoff due now: all of them, or none after an error.
+    """Make scheduled jobs and jobs in backoff due now. If one of them cannot be changed, none are.
 
-    The id of a chain stands for its current job. Raises ``JobNotFound`` and ``JobNotRunnable``.
+    The id of a chain refers to its current job. Raises ``JobNotFound`` and ``JobNotRunnable``.
     """
     _move(ids, None, using)
 
@@ -241,10 +242,10 @@ def run_now(ids: ChainRefs, *, using: str | None = None) -> None:
 def reschedule(
     ids: ChainRefs, run_at: datetime | None = None, *, delay: DurationLike | None = None, using: str | None = None
 ) -> None:
-    """Move pending jobs to another time: all of them, or none after an error.
+    """Make pending jobs due at another time. If one of them cannot be changed, none are.
 
-    The id of a chain stands for its current job. ``run_at`` is an aware datetime; ``delay`` is a timedelta or seconds
-    from now. A time in the past means now. Raises ``JobNotFound`` and ``JobNotRunnable``.
+    The id of a chain refers to its current job. ``run_at`` is an aware datetime. ``delay`` is a timedelta or a number
+    of seconds from now. A time in the past means now. Raises ``JobNotFound`` and ``JobNotRunnable``.
     """
     run_at, delay_seconds = resolve_schedule(run_at, delay)
     if run_at is None and delay_seconds is None:
@@ -265,7 +266,7 @@ def delete(chain_ids: ChainRefs, *, cascade: bool = False, using: str | None = N
 
     ``cascade`` also deletes their blockers, recursively. The attempts of running jobs are aborted (``not_found``).
     Raises ``ChainNotFound``, and ``ChainReferenced`` if an incomplete job of another chain has one of the chains as a
-    blocker; then nothing is deleted.
+    blocker. Nothing is deleted after an error.
     """
     FLAG.check("cascade", cascade)
     store = get_store(using)

@@ -113,7 +113,7 @@ async def acurrent_job(
 
 
 class CurrentJob(Generic[OutputT]):
-    """The current job of a chain, locked. ``OutputT`` is its output. After ``continue_with``, it is the next job."""
+    """The current job of a chain, which is locked. After ``continue_with``, it is the next job of the chain."""
 
     def __init__(self, chain_id: UUID, store: Store, effects: Effects, job_type: JobType[Any, OutputT] | None) -> None:
         self._job_type = job_type
@@ -164,8 +164,8 @@ class CurrentJob(Generic[OutputT]):
     def continue_with(self, job_type: Any, input: Any = None, **options: Unpack[ContinuationOptions]) -> Any:
         """Complete the job and create the next one of the chain, which becomes the current job.
 
-        Takes the arguments of ``job.continue_with``, and raises its errors and the errors of ``finish``. Returns
-        itself, which type checkers know as the current job of the next type.
+        Takes the arguments of ``job.continue_with``, and raises the same errors as that method and ``finish``. Returns
+        this object, as a ``CurrentJob`` with the next type for type checkers.
         """
         last_job, registry = self._last_job, get_registry()
         source, target = self._type_of(last_job), registry.job_type(job_type)
@@ -196,7 +196,7 @@ class CurrentJob(Generic[OutputT]):
 
 
 class AsyncCurrentJob(Generic[OutputT]):
-    """The current job of a chain in async code. After ``acontinue_with``, it is the next job."""
+    """The current job of a chain in async code. After ``acontinue_with``, it is the next job of the chain."""
 
     def __init__(self, current: CurrentJob[OutputT]) -> None:
         self._current = current

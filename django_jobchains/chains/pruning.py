@@ -49,8 +49,9 @@ def prune(
     """Delete chains whose retention has expired, and return their number.
 
     Without ``older_than``, the retention of each declared type decides, as in a worker. With it, all chains that ended
-    more than this time ago by the database's clock are deleted, whatever their retention and deduplication keys; failed
-    chains are kept unless ``statuses`` includes them. The chains' ``statuses`` and ``types`` restrict what is deleted.
+    more than this time ago by the database's clock are deleted, even if their retention or deduplication key would keep
+    them. Failed chains are kept unless ``statuses`` includes them. ``statuses`` and ``types`` restrict which chains are
+    deleted.
 
     A chain is kept while an incomplete job of another chain has it as a blocker, and while another transaction
     has it locked. Each batch of at most ``batch`` chains is a short transaction, or part of the caller's. ``dry_run``

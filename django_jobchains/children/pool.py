@@ -25,7 +25,7 @@ from django_jobchains.values import ANY_DURATION, DurationLike
 
 
 class ChildPool(Protocol):
-    """Hands out children, each to one user at a time. Thread-safe. ``Pool`` documents the methods."""
+    """The protocol of pools, whose children have one user at a time. Thread-safe. See ``Pool`` for the methods."""
 
     def acquire(self, key: str = "default", timeout: DurationLike | None = None) -> PooledChild: ...
     def release(self, child: PooledChild, *, broken: bool = False) -> None: ...
@@ -411,11 +411,11 @@ class PoolOptions(TypedDict, total=False):
 
 
 class ReusablePool(Pool):
-    """Up to ``max_workers`` processes, each used by one caller at a time, and again after its release.
+    """A pool of up to ``max_workers`` processes. Each has one user at a time, and is used again after its release.
 
-    While there is room, ``acquire`` creates a child. After that, or if a new child does not start within the timeout,
-    idle children of the key are used in turn. If there is none, the longest-idle child of another key is replaced. See
-    ``Isolation`` for the arguments.
+    ``acquire`` creates children until there are ``max_workers``. After that, or if a new child does not start within
+    the timeout, it uses idle children with the same key in turn. If there are none, it replaces the child of another
+    key that has been idle for the longest time. See ``Isolation`` for the arguments.
     """
 
     level = "process"
@@ -441,9 +441,9 @@ class ReusablePool(Pool):
 
 
 class TransientPool(Pool):
-    """A new process for each ``acquire``, which ends when it is released. See ``Isolation`` for the arguments.
+    """A pool with a new process for each ``acquire``, which ends at its release. See ``Isolation`` for the arguments.
 
-    It has no limit of processes and nothing to clean up, is never full, and ``acquire`` never waits for another user.
+    The number of processes is not limited, so the pool is never full, and ``acquire`` never waits for another user.
     """
 
     level = "transient"
@@ -453,14 +453,14 @@ class TransientPool(Pool):
 
     @property
     def size(self) -> int:
-        """Always 0: it keeps no children."""
+        """Always 0, because the pool keeps no children."""
         return 0
 
 
 class ChildSession:
     """Acquires a child, and releases it at the end of the ``with`` block.
 
-    Without a pool, the child is a fresh process that ends with the block. ``timeout``: for ``acquire``.
+    Without a pool, the child is a new process that ends with the block. ``timeout`` is the timeout of ``acquire``.
     """
 
     def __init__(
@@ -485,14 +485,14 @@ class ChildSession:
 
 @dataclass(frozen=True)
 class StreamedCall:
-    """A call of a stream that has ended. ``index``: the position of its payload, from 0."""
+    """A call of a stream that has ended. ``index`` is the position of its payload, from 0."""
 
     index: int
     payload: Any
     _ended: "Future[Any] | asyncio.Task[Any]"
 
     def result(self) -> Any:
-        """Return what the function returned, or raise the error that ended the call, as ``PooledChild.run`` does."""
+        """Return the result of the function, or raise the error of the call, as ``PooledChild.run`` does."""
         return self._ended.result()
 
 

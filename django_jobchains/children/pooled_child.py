@@ -55,14 +55,15 @@ class Call:
         self._reply: Message | None = None
         #: Whether the child has died, or the function has returned or raised an error.
         self.is_done = False
-        #: Whether the child has not begun the call, and will not begin it.
+        #: Whether the call was withdrawn before the child began it.
         self.is_withdrawn = False
 
     def wait(self, timeout: float | None = None) -> Any:
-        """Return what the function returned, or ``PENDING`` if it still runs after ``timeout`` seconds.
+        """Return the result of the function, or ``PENDING`` if it still runs after ``timeout`` seconds.
 
-        Raises ``RemoteError`` with the text of what it raised, ``ChildCrashed`` if the child process died, and
-        ``PoolClosed`` if it died because its pool was terminated. Calls ``on_message`` with what the function sends.
+        Raises ``RemoteError`` with the text of the function's error, ``ChildCrashed`` if the child process died, and
+        ``PoolClosed`` if it died because its pool was terminated. Calls ``on_message`` with each value that the
+        function sends.
         """
         refuse_on_event_loop("call.wait() would block", "'await pool.arun(…)'")
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -81,7 +82,7 @@ class Call:
         return self._reply["result"]
 
     def abort(self, reason: AbortReason, part: str | None = None) -> None:
-        """Ask the function to stop: the signal that ``current_signal()`` returns in the child is aborted.
+        """Ask the function to stop, by aborting the signal that ``current_signal()`` returns in the child.
 
         ``part``: abort only the signal that ``RunningCall.part()`` returns for this name.
         """
@@ -90,8 +91,8 @@ class Call:
     def terminate(self) -> None:
         """Send SIGTERM to the child process, which ends it unless the function has installed a handler.
 
-        This and ``kill`` do nothing after the call. They withdraw the calls behind it. The child is not used again,
-        because a signal may arrive late.
+        After the end of the call, this does nothing, like ``kill``. Both also withdraw the following calls. The child
+        is not used again, because the signal may arrive late.
         """
         if self._child.stops_at(self):
             self._peer.terminate()
@@ -102,7 +103,7 @@ class Call:
             self._peer.kill()
 
     def stop(self, grace_seconds: float) -> None:
-        """End the child: SIGTERM, and SIGKILL if it still runs after the grace. Return after its end."""
+        """End the child with SIGTERM, or with SIGKILL if it still runs after the grace period. Return after its end."""
         self.terminate()
         self._wait_for_end(grace_seconds)
         self._peer.kill()
@@ -135,16 +136,16 @@ MAX_DYING_SECONDS = 5.0
 class PooledChild:
     """A child process that runs one call after another, from the ``acquire`` of one user until its release.
 
-    The next user of the process gets another ``PooledChild``, so that a late release does not affect that user.
+    The next user of the process gets another ``PooledChild``, so that a late release does not affect the next user.
 
-    If the pool has fallen back to a weaker level, ``level`` is that level, and the calls run in this process.
+    If the pool has fallen back to a weaker level, ``level`` is the weaker level, and the calls run in this process.
     """
 
     def __init__(
         self, peer: Peer, *, key: str, isolation: Isolation, next_request_id: Callable[[], int], jobs: int = 0
     ) -> None:
         self.key = key
-        #: The number of calls that were started in its process.
+        #: The number of calls that were started in the process.
         self.jobs = jobs
         #: Whether its pool was terminated.
         self.is_closed = False
@@ -192,12 +193,12 @@ class PooledChild:
         timeout: DurationLike | None = None,
         signal: AbortSignal | None = None,
     ) -> Any:
-        """Call a function in the child, and return what it returns. Payload and result are JSON values.
+        """Call a function in the child, and return its result. Payload and result are JSON values.
 
-        ``target``: "module:function", called with the payload. Raises ``RemoteError`` if it raises,
-        ``ChildTimeout`` after the ``timeout``, ``JobAborted`` if the signal is aborted before or during the call,
-        ``ChildCrashed`` if the child process dies, and ``PoolClosed`` if the pool is terminated.
-        After a timeout the child gets SIGTERM at once, and SIGKILL after the grace.
+        ``target``: "module:function", called with the payload. Raises ``RemoteError`` if it raises, ``ChildTimeout``
+        after the ``timeout``, ``JobAborted`` if the signal is aborted before or during the call, ``ChildCrashed`` if
+        the child process dies, and ``PoolClosed`` if the pool is terminated. After a timeout, the child gets SIGTERM
+        immediately, and SIGKILL after the grace period.
         """
         refuse_on_event_loop("child.run() would block", "'await pool.arun(…)'")
         seconds = Duration().check_or("timeout", timeout, None)
@@ -226,16 +227,16 @@ class PooledChild:
     def start(self, target: str, payload: Any = None, *, on_message: Callable[[Any], object] | None = None) -> Call:
         """Start a call without waiting for it, and without a time limit.
 
-        ``on_message``: called on the thread that waits, with each JSON value that the function passes to ``send()``.
+        ``on_message`` is called in the waiting thread, with each JSON value that the function passes to ``send()``.
         """
         return self.start_all(target, [payload], on_message=on_message)[0]
 
     def start_all(
         self, target: str, payloads: Sequence[Any], *, on_message: Callable[[Any], object] | None = None
     ) -> list[Call]:
-        """Start calls that run one after another, with less overhead than single calls. Wait for each in turn.
+        """Start calls that run one after another, with less overhead than single calls, and return them.
 
-        If one of them crashes the child or takes long, ``withdraw`` the calls behind it.
+        Wait for each of them in turn. If one of them crashes the child or takes long, ``withdraw`` the following calls.
         """
         check_target(target, "target")
         calls = [Call(self, self._next_request_id(), on_message) for _ in payloads]
@@ -253,7 +254,7 @@ class PooledChild:
         return calls
 
     def withdraw(self) -> None:
-        """Withdraw the calls that have not begun. ``is_withdrawn`` of them is then true; the others run, or have ended.
+        """Withdraw the calls that have not begun, which sets their ``is_withdrawn``. The others run, or have ended.
 
         Can be called from any thread.
         """
@@ -267,8 +268,10 @@ class PooledChild:
     # For its calls
 
     def stops_at(self, call: Call) -> bool:
-        """Withdraw the calls behind this one. Return whether the child must be ended: it runs this call, or has not
-        begun it and does not begin it now, although no other call runs."""
+        """Withdraw the calls after this one. Return whether the child must be ended.
+
+        It must be ended if it runs this call, or has not begun it although no other call runs.
+        """
         with self._lock:
             self.withdraw()
             is_current = not self.is_busy if call.is_withdrawn else self._calls[-1:] == [call]
@@ -279,7 +282,7 @@ class PooledChild:
     # For the pool
 
     def kill(self) -> None:
-        """Kill the process, because it sends what cannot be read. It is not used again."""
+        """Kill the process, because it sends data that cannot be read. It is not used again."""
         self.is_signalled = True
         self.peer.kill()
 

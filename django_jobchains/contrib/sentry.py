@@ -32,14 +32,13 @@ _Key = tuple[str, str, int]
 
 
 class SentryMiddleware(Middleware):
-    """Give each attempt its own isolation scope, and send the error of a job or record that ends as failed, once.
+    """Gives each attempt its own isolation scope, and sends the error of a job or record that ends as failed, once.
 
-    The transaction is named by the type. Tags: ``job.type``, ``job.queue``, ``job.attempt``; the ids are the context
-    ``job``. ``capture_retries``: also send, as warnings, errors of attempts that are retried and of records that are
-    errored. Reschedules, cancellations and aborted attempts are not sent. Errors are redacted.
+    The transaction has the name of the type. The tags are ``job.type``, ``job.queue`` and ``job.attempt``, and the
+    context ``job`` has the ids. ``capture_retries``: whether to send also the errors of attempts that are retried and
+    of errored records, as warnings. Reschedules, cancellations and aborted attempts are not sent. Errors are redacted.
 
-    The worker process sends all of this. It does not know the tags that a handler sets in a child process, nor its
-    ``capture_retries``.
+    Errors are sent by the worker process, without the tags that a handler sets in a child process.
     """
 
     def __init__(self, *, capture_retries: bool = False) -> None:

@@ -91,27 +91,26 @@ class EnqueueOptions(ContinuationOptions, total=False):
 
 @dataclass(slots=True)
 class Item(NewJob, Generic[OutputT_co]):
-    """The first job of a chain to create, with its input already checked."""
+    """A chain to create with ``chains.enqueue_many``, whose input has been checked."""
 
     job_type: HasTypes[Any, OutputT_co] | None = None
 
 
 class JobType(HasTypes[InputT, OutputT_co]):
-    """A declared kind of job. Without a processor, its jobs are completed from outside.
+    """The declaration of a kind of job. Jobs of a type without a processor are completed from outside.
 
     ``input`` and ``output`` are annotations (JSON types, or any type that pydantic supports) or objects with the
     methods of ``PayloadType``. ``entry=False``: no chain may start with this type. ``continues_with``: the names or
-    JobTypes that may come next in the chain; None allows any. ``blockers``: the types of chains that its jobs wait for:
-    a tuple has one required type for each position, a list allows any number of chains of its types, and None allows
-    any. ``on_blocker_failure``: what a job does when such a chain fails or is cancelled: "wait" (the chain may be
-    retried), "fail" or "run". ``upgrade_input``: a function that is called with a stored input that does not fit
-    ``input``, as plain JSON, and returns an input that fits.
-    ``completion_form``: a Django form, or its dotted path, that completes jobs of this type in the admin. ``label``:
-    what tells its jobs apart where they are listed: a format string of the fields of the input, such as
-    "Order {order_id}", or a function of the input.
+    JobTypes that may come next in the chain; None allows all types. ``blockers``: the types of chains that its jobs
+    wait for. A tuple has one required type for each position, a list allows any number of chains of its types, and None
+    allows all chains. ``on_blocker_failure``: what a job does when a blocker fails or is cancelled: "wait" (the blocker
+    may be retried), "fail" or "run". ``upgrade_input``: a function that is called with a stored input that does not fit
+    ``input``, as plain JSON, and returns an input that fits. ``completion_form``: a Django form, or its dotted path,
+    that completes jobs of this type in the admin. ``label``: distinguishes its jobs where they are listed. It is a
+    format string with fields of the input, such as "Order {order_id}", or a function that receives the input.
     """
 
-    #: Whether it stands for a task of Django's framework.
+    #: Whether this is the type of a task of Django's framework.
     is_task = False
 
     def __init__(
@@ -138,7 +137,7 @@ class JobType(HasTypes[InputT, OutputT_co]):
             self.entry = entry
             self.continues_with = _names("continues_with", continues_with)
             self.blockers = _names("blockers", blockers)
-            #: The types of required blockers, by position. None: ``blockers`` has the accepted types.
+            #: The types of required blockers, by position. None if ``blockers`` is a list of accepted types.
             self.blocker_slots = tuple(map(name_of, blockers)) if isinstance(blockers, tuple) else None
             self._slot_types = blockers if isinstance(blockers, tuple) else None
             self.on_blocker_failure = on_blocker_failure
@@ -213,12 +212,13 @@ class JobType(HasTypes[InputT, OutputT_co]):
     ) -> Item[OutputT_co]:
         """Describe a chain without creating it, for ``chains.enqueue_many``.
 
-        ``run_at`` is an aware datetime; ``delay`` is a duration, added to the database's time. The job
-        waits until all chains in ``blockers`` are completed. With ``deduplicate``, enqueueing may return an existing
-        chain (``chain.deduplicated``). Jobs with a higher ``priority`` run first. ``priority`` and ``queue`` default to
-        the processor's, and ``max_attempts`` to its policy; with ``math.inf`` the job is never given up. ``id`` is the
-        id of the new chain and its first job. A job that has not started when it ``expires`` is cancelled: at an aware
-        datetime, or a duration after it is due. A duration is a number of seconds, a timedelta, or a text such as "5m".
+        ``run_at`` is an aware datetime; ``delay`` is a duration, added to the database's time. The job waits until all
+        chains in ``blockers`` are completed. With ``deduplicate``, ``enqueue`` may return an existing chain
+        (``chain.deduplicated``). Jobs with a higher ``priority`` run first. ``priority``, ``queue`` and
+        ``max_attempts`` default to the values of the processor. With ``max_attempts=math.inf``, there is no limit.
+        ``id`` is the id of the new chain and its first job. ``expires`` is an aware datetime, or a duration after the
+        job is due: if the job has not started then, it is cancelled. A duration is a number of seconds, a timedelta, or
+        a text such as "5m".
         """
         if not self.entry:
             raise NotAnEntryType(self.name)
@@ -311,9 +311,10 @@ class JobType(HasTypes[InputT, OutputT_co]):
         return blockers
 
     def decode_input(self, text: str) -> Any:
-        """Return a stored input, upgraded if it does not fit the type; raise ``InvalidInput`` if it still does not.
+        """Return a stored input, upgraded if it does not fit the type; raise ``InvalidInput`` if it still does not fit.
 
-        An error of ``upgrade_input`` is an ``InvalidInput`` too, because a retry with the same code would not help.
+        An error in ``upgrade_input`` is also raised as ``InvalidInput``, because a retry with the same code would not
+        help.
         """
         if text.startswith(ENCODED_JSON):
             text = decode_json(text, InvalidInput)
@@ -337,7 +338,7 @@ class JobType(HasTypes[InputT, OutputT_co]):
     def annotate_from(
         self, function: Callable[..., Any], input: Any, output: Any, *, batch_limit: int | None = None
     ) -> None:
-        """Read the types that ``input=`` and ``output=`` do not set from the handler's annotations.
+        """Read the types that ``input=`` and ``output=`` do not declare from the handler's annotations.
 
         The annotations of a batch handler do not include an output type.
         """
@@ -347,9 +348,9 @@ class JobType(HasTypes[InputT, OutputT_co]):
         check_label(self.label, self.input_codec.annotation)
 
     def check_blockers(self, function: Callable[..., Any], types: "Mapping[str, JobType[Any, Any]]") -> None:
-        """Raise ``RegistryError`` if a handler's annotation has other blockers, or another order, than declared.
+        """Raise ``RegistryError`` if a handler's annotation has other blockers than declared, or another order.
 
-        ``types``: those that ``blockers`` may name. Other names fit any annotation.
+        ``types``: the known types. Names of unknown types fit any annotation.
         """
         try:
             annotated = blocker_types(first_annotation(function)) if self._slot_types else None
@@ -408,7 +409,7 @@ class AttemptObserver:
 
 @dataclass(frozen=True)
 class Processor:
-    """The function that handles a job type, and the policies of the processor and of its slice, in this order."""
+    """The function that handles a job type, with its policies. The policies of the slice are the defaults."""
 
     job_type: JobType[Any, Any]
     function: Callable[[Any], Any]
@@ -417,7 +418,7 @@ class Processor:
     retry: RetryRule
     queue: str | None
     priority: int | None
-    #: The limit of jobs in a ``Batch``. None: the function takes a single ``RunningJob``.
+    #: The limit of jobs in a ``Batch``, or None if the function takes a single ``RunningJob``.
     batch_limit: int | None = None
     #: The name of the type of the chain that is enqueued when a job fails.
     on_failure: str | None = None

@@ -31,10 +31,10 @@ _WITHOUT_FIELDS = (NoneType, bool, int, float, str, bytes, UUID, Decimal)
 
 @dataclass(frozen=True)
 class Concurrency:
-    """The most jobs that may run at once, in all workers together.
+    """A limit of jobs that run at the same time, in all workers together.
 
-    ``key``: the name of a field of the input, or a function of it: the limit then holds for each of its values. It must
-    be a text, a number or a UUID. ``group``: all types with the same group share one limit.
+    ``key``: the name of a field of the input, or a function that receives the input. The limit then holds for each
+    value, which must be a text, a number or a UUID. ``group``: all types with the same group share one limit.
     """
 
     limit: Annotated[int, Count(1, MAX_LIMIT)]
@@ -50,10 +50,10 @@ class Concurrency:
 
 @dataclass(frozen=True)
 class Rate:
-    """The most jobs that may start in each ``per``, a timedelta or seconds, in all workers together.
+    """A limit of jobs that start in any period ``per``, a timedelta or a number of seconds, in all workers together.
 
-    Starts are ``per / limit`` apart. ``burst``: up to this many may start at once after a pause; a window of ``per``
-    may then have ``limit + burst - 1`` starts. Each attempt is a start. ``key`` and ``group`` are those of
+    Two starts are at least ``per / limit`` apart. ``burst``: up to this many jobs may start together after a pause. A
+    period may then have ``limit + burst - 1`` starts. Each attempt counts as a start. For ``key`` and ``group``, see
     ``Concurrency``.
     """
 
@@ -74,7 +74,7 @@ class Rate:
 
     @property
     def seconds(self) -> float:
-        """The length of the window."""
+        """The length of the period."""
         return float(self.per)  # type: ignore[arg-type]
 
     @property
@@ -82,7 +82,7 @@ class Rate:
         return self.start_rate_at(self.limit)
 
     def start_rate_at(self, limit: int) -> StartRate:
-        """Return the rate with another limit. A burst that it cannot reach in a thousand years is made smaller."""
+        """Return the rate with another limit. A burst that takes more than a thousand years to fill is made smaller."""
         # Rounded up, so that the sum of the intervals is not shorter than the window.
         microseconds = ceil(self.seconds * 1e6 / limit)
         return StartRate(microseconds, max(1, min(self.burst, int(MAX_SECONDS * 1e6) // microseconds)))

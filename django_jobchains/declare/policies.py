@@ -32,7 +32,7 @@ from django_jobchains.values import (
 class Backoff:
     """The wait before a retry: ``initial_seconds * multiplier ** (failures - 1)``, at most ``maximum_seconds``.
 
-    ``jitter`` is the random share of the wait (0 to 1), so that jobs that failed together are not retried together.
+    ``jitter`` is the random part of the wait (0 to 1), so that jobs that failed together are not retried together.
     """
 
     initial_seconds: Annotated[float, Duration(least=0)] = 10
@@ -75,7 +75,7 @@ def checked_backoff_seconds(backoff: "Backoff | BackoffFunction", failures: int,
 
 @dataclass(frozen=True)
 class Lease:
-    """How long a claimed job belongs to its worker without a renewal. Workers renew after a third of this time."""
+    """How long a claimed job belongs to its worker without a renewal. Leases are renewed after a third of this time."""
 
     seconds: Annotated[float, Duration()] = 60
 
@@ -100,10 +100,10 @@ MONTH = timedelta(days=30)
 
 @dataclass(frozen=True)
 class Retention:
-    """How long workers keep chains that ended with each status: a duration, or None for no limit.
+    """How long workers keep chains, by the status with which they ended: a duration, or None for no limit.
 
-    ``keeps_keyed``: keep a chain longer while its deduplication key can still match it, because the key could otherwise
-    be used again. With the scope "any" and no window, that is forever.
+    ``keeps_keyed``: whether to keep a chain longer if its deduplication key can still match it, so that the key is not
+    used again too early. With the scope "any" and without a window, the chain is kept forever.
     """
 
     completed: Kept = MONTH

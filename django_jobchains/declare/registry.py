@@ -33,7 +33,7 @@ load_task: Callable[["Registry", str], Processor] | None = None
 
 
 class Registry:
-    """All job types and processors of the project. Names are unique across its slices."""
+    """All job types, processors, record workers and schedules of the project. Names are unique across slices."""
 
     def __init__(self) -> None:
         self.slices: list[Processors] = []
@@ -49,7 +49,7 @@ class Registry:
         self.check()
 
     def check(self) -> None:
-        """Raise ``DuplicateJobType`` for two types with the same name, ``InvalidDeclaration`` for wrong blockers."""
+        """Raise ``DuplicateJobType`` for types with the same name, and ``InvalidDeclaration`` for invalid blockers."""
         seen: dict[str, JobType[Any, Any]] = dict(self.declared)
         for processor in self.processors():
             if seen.setdefault(processor.job_type.name, processor.job_type) is not processor.job_type:
@@ -62,7 +62,7 @@ class Registry:
                 processor.job_type.check_blockers(processor.function, seen)
 
     def middleware_problems(self, required: Sequence[type[Middleware[Any]]], types: Container[str]) -> str:
-        """Describe the slices with one of these types that lack required middleware, or have it in another order.
+        """Describe the slices with these types that lack required middleware, or have it in another order.
 
         Return "" if there are none.
         """
@@ -71,9 +71,10 @@ class Registry:
         return "; ".join(f"{name} {problem}" for name, problem in problems if problem)
 
     def failure_type(self, type_name: str) -> FailureType | None:
-        """Return the type that ``on_failure`` of a job type names. None if there is no ``on_failure``.
+        """Return the type that ``on_failure`` of a job type names, or None.
 
-        A type that no app declares is a system check error. Its chains are still enqueued, in the default queue.
+        If no app declares this type, a system check reports an error, but chains are still enqueued, in the default
+        queue.
         """
         name = next((part.by_name[type_name].on_failure for part in self.slices if type_name in part.by_name), None)
         if name is None:
@@ -87,7 +88,7 @@ class Registry:
         return FailureType(name, handler.queue or get_settings().QUEUE, handler.priority or 0, keys)
 
     def failure_problems(self) -> Iterator[str]:
-        """Describe values of ``on_failure`` that cannot start a chain, or that lead back to the type that failed."""
+        """Describe each ``on_failure`` that cannot start a chain, or leads back to the type that failed."""
         types = self.job_types()
         following = {processor.job_type.name: processor.on_failure for processor in self.processors()}
         for name, target in following.items():
@@ -104,7 +105,7 @@ class Registry:
                 yield f"{claim}, which leads back to it, so that failures could go on forever"
 
     def limit_problems(self) -> Iterator[str]:
-        """Describe types that share a group with an earlier one, but have another limit."""
+        """Describe each type whose limit differs from the limit of an earlier type with the same group."""
         return group_problems([*self._limits(), *self._record_limits()])
 
     def limits(self) -> dict[str, DeclaredLimit]:
@@ -135,11 +136,11 @@ class Registry:
 
     @property
     def schedule_names(self) -> set[str]:
-        """Return the names of the schedules of the code."""
+        """Return the names of the schedules that are declared in code."""
         return {schedule.name for part in self.slices for schedule in part.schedules}
 
     def schedules(self) -> tuple[list[dict[str, Any]], list[InvalidSchedule]]:
-        """Return the columns of the schedules of the code, and what is wrong with the others."""
+        """Return the columns of the declared schedules, and the problems of invalid declarations."""
         declared = [schedule for part in self.slices for schedule in part.schedules]
         counts = Counter(repr(schedule.name) for schedule in declared)
         valid: list[dict[str, Any]] = []
@@ -169,7 +170,7 @@ class Registry:
     def processor(self, name: str) -> Processor:
         """Return the processor of a type; raise ``ProcessorNotFound`` if it has none.
 
-        The name of a task that is not known yet leads to its import, which may raise ``TaskNotImported``.
+        If the name belongs to a task that is not known yet, the task is imported, which may raise ``TaskNotImported``.
         """
         for part in self.slices:
             if name in part.by_name:
@@ -179,7 +180,7 @@ class Registry:
         return load_task(self, name)
 
     def add_tasks(self, read_names: Callable[[], Iterable[str]]) -> None:
-        """Add the tasks of Django's framework with these type names, which a process knows only once it uses them.
+        """Add the tasks of Django's framework with these type names, which this process may not have used yet.
 
         ``read_names`` is called only if the project has a backend for tasks. Names of other types, and of tasks that
         cannot be imported, are skipped.
@@ -196,7 +197,7 @@ class Registry:
     def job_type(self, name: "str | JobType[Any, Any]") -> JobType[Any, Any]:
         """Return the job type with this name; raise ``JobTypeNotFound`` if there is none.
 
-        The name of a task that is not known yet leads to its import, as in ``processor``.
+        If the name belongs to a task that is not known yet, the task is imported, as in ``processor``.
         """
         name = getattr(name, "job_type", name)
         if isinstance(name, JobType):
@@ -208,7 +209,7 @@ class Registry:
         raise JobTypeNotFound(name, self.job_types())
 
     def find(self, name: str) -> JobType[Any, Any] | None:
-        """Return the job type with this name, or None, for example if no app declares it any longer."""
+        """Return the job type with this name, or None if no app declares it."""
         for part in self.slices:
             if name in part.by_name:
                 return part.by_name[name].job_type

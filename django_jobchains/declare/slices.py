@@ -158,7 +158,7 @@ class Registration(Protocol[ContextT_contra]):
 class Processors(Generic[ContextT_contra]):
     """A slice of the project's processors, with defaults for the arguments of ``register``.
 
-    A slice with ``on_failure`` may contain the type that it names.
+    If the slice has ``on_failure``, it may contain the type that ``on_failure`` names.
     """
 
     def __init__(
@@ -175,16 +175,16 @@ class Processors(Generic[ContextT_contra]):
             for hook in get_args(Hook):
                 check_context(getattr(part, hook), self.middleware[:number])
         self.by_name: dict[str, Processor] = {}
-        #: Record workers, which have names like job types.
+        #: Record workers. Their names are unique among job types and record workers.
         self.record_types: dict[str, RecordType] = {}
-        #: The schedules whose chains begin with types of any slice.
+        #: The schedules. Their chains may begin with types of any slice.
         self.schedules: list[DeclaredSchedule] = []
         #: ``module.variable`` if autodiscovery found the slice there.
         self.found_as = ""
 
     @property
     def name(self) -> str:
-        """The name of the slice in messages: where it was found, or else its types."""
+        """The name of the slice in messages: the module and variable, or else its types."""
         names = sorted({*self.by_name, *self.record_types})
         return self.found_as or f"the slice with {', '.join(names) or 'no types'}"
 
@@ -207,16 +207,16 @@ class Processors(Generic[ContextT_contra]):
 
         ``name`` is a declared ``JobType`` or the name of a new type, which takes the arguments of ``JobType``; its
         input and output default to the handler's annotations. ``mode="atomic"`` runs the whole handler in the
-        completion transaction. After ``timeout``, a timedelta or seconds, ``job.signal`` is set with ``timed_out``.
-        ``retention``: how long chains that start with this type are kept. With ``batch_limit``, the function takes a
-        ``Batch`` with at most that many jobs. ``backoff`` may be a function of the number of failures and the error,
-        which is None after a crash, that returns seconds. ``max_attempts`` and ``timeout`` may be ``math.inf``.
-        ``fail_on`` (exception classes) and ``retry_if`` decide which errors end the job at once. ``on_failure``: the
-        type of the chain that is enqueued when a job fails, with a ``FailedJob`` as its input. ``concurrency``: how
-        many of its jobs may run at once in all workers together. ``rate``: how many may start in a length of time.
-        ``fair``: a field of the input, or a function of it: jobs are claimed in turn for each of its values. Arguments
-        that are left out or None default to the slice's. Raises ``InvalidDeclaration``, which names the type, and
-        ``DuplicateJobType``.
+        completion transaction. After ``timeout``, a timedelta or a number of seconds, ``job.signal`` is aborted with
+        the reason ``timed_out``. ``retention``: how long chains that start with this type are kept. With
+        ``batch_limit``, the function takes a ``Batch`` of at most this number of jobs. ``backoff`` may be a function
+        that receives the number of failures and the error (None after a crash), and returns seconds. ``max_attempts``
+        and ``timeout`` may be ``math.inf``. ``fail_on`` (exception classes) and ``retry_if`` decide which errors fail
+        the job without a retry. ``on_failure``: the type of the chain that is enqueued when a job fails, with a
+        ``FailedJob`` as its input. ``concurrency``: how many of its jobs may run at once in all workers together.
+        ``rate``: how many may start in a period. ``fair``: a field of the input, or a function that receives the input;
+        jobs with different values are claimed in turn. Arguments that are omitted or None default to the arguments of
+        the slice. Raises ``InvalidDeclaration``, which names the type, and ``DuplicateJobType``.
         """
         check_options("register", options, RegisterOptions)
         if not isinstance(name, JobType):
@@ -242,14 +242,15 @@ class Processors(Generic[ContextT_contra]):
     ) -> Callable[[HandlesT], HandlesT]:
         """Register the decorated ``RecordProcessor``, or function ``handle(record, run)``, for the rows of a model.
 
-        An instance of a ``RecordProcessor``, a partial and a callable object can be passed too.
-        ``name`` defaults to ``"app_label.model"``. ``queryset``: what handlers receive. ``columns``: the model's fields
-        by our names, if they differ. ``max_attempts``: failures, after which a record fails; ``retry_after``: the wait
-        before an errored record is tried again, None for never. ``stalled_after``: how long after the last heartbeat
-        another worker takes a record back, ``max_resets`` times at most. ``slots``: how many of a worker's slots may
-        handle these records. ``concurrency``, ``rate`` and ``fair``: as for ``register``, with the name of a field of
-        the model; ``isolation``: as for ``register``. All four default to the slice's. Raises ``InvalidDeclaration``,
-        which names the registration, and ``DuplicateJobType``.
+        An instance of a ``RecordProcessor``, a partial or a callable object can also be passed. ``name`` defaults to
+        ``"app_label.model"``. ``queryset``: the rows that are dequeued, as handlers receive them. ``columns``: a dict
+        from column names of ``JobRecord`` to the fields of the model, if they differ. ``max_attempts``: the number of
+        errors after which a record is failed. ``retry_after``: the wait before an errored record is tried again; with
+        None, it is not tried again. ``stalled_after``: how long after the last heartbeat another worker takes a record
+        back, at most ``max_resets`` times. ``slots``: how many of a worker's slots may handle these records.
+        ``concurrency``, ``rate`` and ``fair``: as for ``register``, with the name of a field of the model;
+        ``isolation``: as for ``register``. These four default to the arguments of the slice. Raises
+        ``InvalidDeclaration``, which names the registration, and ``DuplicateJobType``.
         """
         check_options("records", options, RecordsOptions)
         checked = checked_model(model)
@@ -289,14 +290,15 @@ class Processors(Generic[ContextT_contra]):
         **options: Unpack[ScheduleOptionsWithoutInput],
     ) -> None: ...
     def schedule(self, name: str, job_type: str | JobType[Any, Any], **options: Unpack[ScheduleOptions]) -> None:
-        """Let workers enqueue a chain of this type at each tick of a schedule, exactly once.
+        """Declare a schedule. At each of its ticks, one worker enqueues a chain of this type.
 
-        Pass ``cron``, an expression such as ``"0 3 * * *"`` in the ``timezone`` (the project's by default), or
-        ``every``, a timedelta or at least one second. ``input``: of each chain. ``overlap``: what happens at a tick
-        while the chain of the previous one has not ended: "allow", "skip" the tick, or "queue" at most one chain until
-        then. ``on_missed``: of ticks at which no worker was running, "run_once" fires the latest, "skip" none, and
-        "run_all" the last ``max_catch_up`` (100). ``jitter``: the limit of a random delay of each chain. ``queue`` and
-        ``priority`` default to the processor's. The arguments are checked by Django's system checks, and when a worker
+        Pass ``cron``, an expression such as ``"0 3 * * *"`` in the ``timezone`` (by default, the project's time zone),
+        or ``every``, a duration of at least one second. ``input``: the input of each chain. ``overlap``: what happens
+        at a tick if the chain of the previous tick has not ended: "allow" enqueues another chain, "skip" skips the
+        tick, and "queue" enqueues at most one chain when the previous one has ended. ``on_missed``: which ticks fire
+        later if no worker was running: "run_once" fires only the latest tick, "skip" none, and "run_all" the last
+        ``max_catch_up`` ticks. ``jitter``: the maximum of a random delay of each chain. ``queue`` and ``priority``
+        default to the values of the processor. The arguments are checked by Django's system checks, and when a worker
         starts.
         """
         check_options("schedule", options, ScheduleOptions)

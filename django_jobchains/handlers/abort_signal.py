@@ -22,7 +22,7 @@ AbortReason = Literal[
 
 
 class AbortSignal:
-    """Asks a handler to stop, with a reason. Later reasons have no effect. Thread-safe."""
+    """A signal that asks a handler to stop. ``reason`` is the first reason, or None. Thread-safe."""
 
     # There may be thousands of signals per second. They share a lock, and most never set any of these attributes.
     _lock = threading.Lock()
@@ -36,14 +36,14 @@ class AbortSignal:
     is_row_locked = False
     #: Whether the handler has returned. A lost lease is then detected when the outcome is written.
     is_over = False
-    #: Whether the attempt may end in another process, which says so before.
+    #: Whether the attempt may end in another process, which reports this before.
     ends_elsewhere = False
     #: Whether the worker has given up the attempt, because it did not stop. It must not write anything then.
     is_detached = False
 
     @property
     def listeners(self) -> list[Callable[[], object]]:
-        """Callbacks of the library itself, which do not block."""
+        """Callbacks of this package, which do not block."""
         # Unlike cached_property, setdefault creates only one list if two threads ask for it.
         return self.__dict__.setdefault("_listeners", [])  # type: ignore[no-any-return]
 
@@ -57,7 +57,7 @@ class AbortSignal:
             raise JobAborted(self.reason)
 
     def wait(self, seconds: DurationLike) -> bool:
-        """Sleep for this time, or until the attempt is asked to stop. Return whether it was."""
+        """Sleep for this time, or until the attempt is asked to stop. Return whether it was asked to stop."""
         pause = ANY_DURATION.check("seconds", seconds)
         refuse_on_event_loop("job.signal.wait() would block", "'await job.signal.async_wait(seconds)'")
         with self._lock:
@@ -84,7 +84,7 @@ class AbortSignal:
         return self.aborted
 
     def on_abort(self, callback: Callable[[], object]) -> None:
-        """Call a function on abort, on a separate thread; or at once, on this one, if the signal is already aborted."""
+        """Call a function on abort, in a separate thread, or now in this thread if the signal is already aborted."""
         with self._lock:
             if not self.aborted:
                 self._callbacks += (callback,)
@@ -106,7 +106,7 @@ class AbortSignal:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the attempt or, in its place, the worker is about to write the outcome."""
+        """Whether the attempt, or the worker instead of it, is about to write the outcome."""
         return self.is_over or self.is_detached
 
     def lock_row(self) -> bool:

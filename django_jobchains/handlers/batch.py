@@ -54,7 +54,7 @@ class BatchSignal(AbortSignal):
 
 
 class BatchJob(RunningJob[InputT]):
-    """One job of a batch. End it at most once; jobs that are not ended are completed without an output."""
+    """A job of a batch. Call at most one of its methods that end it. The other jobs are completed without an output."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class BatchJob(RunningJob[InputT]):
     if not TYPE_CHECKING:  # type checkers see the overloads of RunningJob
 
         def continue_with(self, job_type: Any, input: Any = None, **options: Any) -> Continuation:
-            """Complete this job with a continuation when the handler has returned. The handler does not return it.
+            """Complete this job with a continuation when the handler has returned.
 
             See ``RunningJob.continue_with`` for the arguments and errors.
             """
@@ -116,10 +116,11 @@ class BatchJob(RunningJob[InputT]):
 
 
 class Batch(Sequence[BatchJob[InputT]], HasContext[ContextT_contra]):
-    """Up to ``batch_limit`` running jobs of one type, the most urgent first. ``Batch[Order, Tenant]`` needs a context.
+    """Up to ``batch_limit`` running jobs of one type, the most urgent first.
 
-    ``signal`` asks the handler to stop; ``job.signal`` is aborted for a single job that was cancelled or lost.
-    ``context`` has the values that all jobs have in common, and those that middleware adds.
+    ``signal`` asks the handler to stop. ``job.signal`` is aborted if a single job was cancelled or lost. ``context``
+    has the values that all jobs have in common, and the values that middleware adds. ``Batch[Order, Tenant]`` declares
+    the type of the inputs, and the context that the handler needs.
     """
 
     def __init__(
@@ -152,13 +153,13 @@ class Batch(Sequence[BatchJob[InputT]], HasContext[ContextT_contra]):
         return bool(self._jobs)
 
     def prepare(self, mode: PrepareMode = "staged") -> AbstractContextManager[None]:
-        """``RunningJob.prepare`` for all jobs: lock their rows and check their leases."""
+        """``RunningJob.prepare`` for all jobs: locks their rows and checks their leases."""
         return self._transactions.prepare(mode)
 
     def complete(self) -> AbstractContextManager[None]:
         """``RunningJob.complete`` for all jobs: one transaction, which is committed when the handler has returned.
 
-        Raises ``LeaseLost`` if the lease of one of the jobs is lost, and ``JobLocked`` if another transaction has one
-        of them locked for more than two seconds: then nothing is written, and the other jobs are handed back.
+        Raises ``LeaseLost`` if the lease of one of the jobs is lost, and ``JobLocked`` if another transaction locks one
+        of them for more than two seconds. Nothing is written then, and the other jobs are returned to the queue.
         """
         return self._transactions.complete()

@@ -69,7 +69,7 @@ class ContinuationOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Continuation:
-    """The next job of a chain, which is created when the handler returns it. Made by ``job.continue_with``."""
+    """The next job of a chain, which ``job.continue_with`` describes. It is created when the handler returns it."""
 
     job: NewJob
 
@@ -127,8 +127,9 @@ class RunningJob(_Typed[InputT, BlockersT_co], HasContext[ContextT_contra]):
 
     ``RunningJob[Order]`` has an ``input`` of this type. The second type is the type of ``blockers``:
     ``RunningJob[Order, tuple[Chain[Charge], Chain[Parcel]]]``. The third type is the context that middleware provides:
-    ``RunningJob[Order, Any, Tenant]``, or a union of several. ``last_attempt_at`` is when this attempt was claimed,
-    and ``worker`` is the id of the worker that runs it. ``max_attempts`` is ``math.inf`` for a job without a limit.
+    ``RunningJob[Order, Any, Tenant]``, or a union of several. ``last_attempt_at`` is the time at which the job was
+    claimed for this attempt, and ``worker`` is the id of the worker that runs it. ``max_attempts`` is ``math.inf`` for
+    a job without a limit.
     """
 
     def __init__(
@@ -151,12 +152,12 @@ class RunningJob(_Typed[InputT, BlockersT_co], HasContext[ContextT_contra]):
         self.queue: str = claimed.queue
         self.last_attempt_at: datetime = claimed.last_attempt_at
         self.worker: str = claimed.worker
-        #: The name of the schedule that the chain comes from, and the tick that it is for. None for other chains.
+        #: The name of the schedule that enqueued the chain, and the tick for which it did. None for other chains.
         self.schedule_name: str | None = claimed.schedule_name
         self.scheduled_for: datetime | None = claimed.scheduled_for
         #: The values that were bound when the chain was enqueued, as a JSON text, or None.
         self.stored_context: str | None = claimed.context
-        #: The same values as a dict. Middleware and the handler may add others for this attempt; they are not stored.
+        #: The same values as a dict. Middleware and the handler may add values for this attempt, which are not stored.
         self.context: dict[str, Any] = {} if claimed.context is None else decode_context(claimed.context)
         self.signal = attempt.signal
         self._attempt = attempt
@@ -169,42 +170,42 @@ class RunningJob(_Typed[InputT, BlockersT_co], HasContext[ContextT_contra]):
 
     @property
     def is_last_attempt(self) -> bool:
-        """Whether the job fails for good if this attempt fails: it has then failed ``max_attempts`` times."""
+        """Whether the job ends as failed if this attempt fails, because it has then failed ``max_attempts`` times."""
         return self._claimed.failures >= self.max_attempts
 
     @property
     def blockers(self) -> BlockersT_co:
-        """The chains this job waited for, in their original order, each with its ``output``."""
+        """The chains that this job waited for, in the order in which they were passed, each with its ``output``."""
         return self._attempt.blockers()  # type: ignore[no-any-return]
 
     def ablockers(self) -> Coroutine[Any, Any, BlockersT_co]:
-        """``blockers`` for async handlers. After ``await job.ablockers()``, ``job.blockers`` is available too."""
+        """``blockers`` for async handlers. After ``await job.ablockers()``, ``job.blockers`` can also be used."""
         return self._attempt.ablockers()
 
     def prepare(self, mode: PrepareMode = "staged") -> AbstractContextManager[None]:
-        """Open a transaction that locks the job row and checks the lease. The first phase, used at most once.
+        """Open a transaction that locks the job row and checks the lease. Call it at most once, as the first phase.
 
-        ``staged`` commits at the end of the block; ``atomic`` keeps the transaction open until the handler returns.
+        ``"staged"`` commits at the end of the block. ``"atomic"`` keeps the transaction open until the handler returns.
         """
         return self._attempt.prepare(mode)
 
     def complete(self) -> AbstractContextManager[None]:
-        """Open the final transaction, which locks the job row and checks the lease. Used at most once.
+        """Open the final transaction, which locks the job row and checks the lease. Call it at most once.
 
-        It is committed after the handler has returned, together with the output or the continuation. An exception
-        after the block rolls back the block too. Raises ``LeaseLost`` if this attempt may no longer write.
+        It is committed after the handler has returned, together with the output or the continuation. An exception after
+        the block also rolls back the block. Raises ``LeaseLost`` if this attempt may no longer write.
         """
         return self._attempt.complete()
 
     def aprepare(self, function: Callable[[], ResultT], mode: PrepareMode = "staged") -> Coroutine[Any, Any, ResultT]:
-        """``prepare`` for async handlers: call a sync function without arguments inside the transaction, on a thread.
+        """``prepare`` for async handlers: call a sync function without arguments inside the transaction, in a thread.
 
         ``await job.aprepare(function)`` returns the result of the function.
         """
         return self._attempt.aprepare(function, mode)
 
     def acomplete(self, function: Callable[[], ResultT]) -> Coroutine[Any, Any, ResultT]:
-        """``complete`` for async handlers: call a sync function without arguments inside the transaction, on a thread.
+        """``complete`` for async handlers: call a sync function without arguments inside the transaction, in a thread.
 
         ``await job.acomplete(function)`` returns the result of the function. The transaction is committed after the
         handler has returned. Return soon, because until then the job row is locked and a thread is occupied.
@@ -214,17 +215,18 @@ class RunningJob(_Typed[InputT, BlockersT_co], HasContext[ContextT_contra]):
     def log(self, text: str, /, level: str | int = "info", **fields: Any) -> None:
         """Add a line to the job log, which the admin shows about a second later, however this attempt ends.
 
-        Can be called on any thread, in any phase and on the event loop: it neither queries the database nor blocks.
-        ``level`` is "debug", "info", "warning", "error", "critical", or the number in ``logging``. ``fields`` are
-        stored as JSON, with ``str`` of other values. Long texts are cut; if there are many lines, the first and the
-        last are kept. Raises ``TypeError`` if ``text`` is not a string, and ``ValueError`` for an unknown level.
+        Can be called in any thread, in any phase and on the event loop, because it does not query the database or
+        block. ``level`` is "debug", "info", "warning", "error", "critical", or the number in ``logging``. ``fields``
+        are stored as JSON; values that are not JSON are converted with ``str``. Long texts are cut. If there are many
+        lines, the first and the last ones are kept. Raises ``TypeError`` if ``text`` is not a string, and
+        ``ValueError`` for an unknown level.
         """
         self._attempt_log().add(level_number(level), clean_log_text(text), encode_fields(fields))
 
     def set_progress(self, fraction: float, text: str = "") -> None:
         """Set the progress of this attempt, from 0 to 1, with an optional text. Can be called wherever ``log`` can.
 
-        Raises ``TypeError`` for wrong types, and ``ValueError`` for a number outside of that range.
+        Raises ``TypeError`` for wrong types, and ``ValueError`` for a number outside of this range.
         """
         self._attempt_log().set_progress(checked_fraction(fraction), clean_progress_text(text))
 
@@ -249,9 +251,10 @@ class RunningJob(_Typed[InputT, BlockersT_co], HasContext[ContextT_contra]):
     def continue_with(self, job_type: Any, input: Any = None, **options: Unpack[ContinuationOptions]) -> Continuation:
         """Describe the next job of the chain. *Return* it to complete this job and create the next one atomically.
 
-        ``job_type`` is a JobType or its name. ``priority`` and ``queue`` default to the values of its processor, then
-        of this job; for the other options, see ``JobType.item``. Raises ``ContinuationNotAllowed``, ``JobTypeNotFound``
-        and ``InvalidInput``, and after the handler has returned, ``ChainNotFound`` or ``InvalidBlockers``.
+        ``job_type`` is a JobType or its name. ``priority`` and ``queue`` default to the values of its processor, or
+        else of this job. For the other options, see ``JobType.item``. Raises ``ContinuationNotAllowed``,
+        ``JobTypeNotFound`` and ``InvalidInput``, and after the handler has returned, ``ChainNotFound`` or
+        ``InvalidBlockers``.
         """
         return self._attempt.continue_with(job_type, input, **options)
 

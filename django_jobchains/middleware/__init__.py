@@ -1,4 +1,4 @@
-"""Code around handlers: ``Processors(middleware=[LogContext(), ActorContext()])``, the first outermost.
+"""Code around handlers, as in ``Processors(middleware=[LogContext(), ActorContext()])``. The first one is outermost.
 
 Write your own as a subclass of ``Middleware`` with the hooks that you need, each a context manager.
 """

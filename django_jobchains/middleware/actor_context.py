@@ -15,7 +15,7 @@ class ActorContext(Middleware):
 
     ``require``: names that the context of each job must have, with values other than None. A job without them fails
     without a retry, and its handler is not called. For a ``Batch``, the values that all jobs have in common are bound.
-    Records have no context, so nothing is bound for them, and ``require`` fails them.
+    Records have no context, so nothing is bound for them. With ``require``, they fail.
     """
 
     def __init__(self, *, require: Iterable[str] = ()) -> None:

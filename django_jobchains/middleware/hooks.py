@@ -40,15 +40,15 @@ _NOTHING: Any = nullcontext()
 
 
 class Middleware(Generic[ProvidedT_co]):
-    """Code around the handlers of a slice. Override the hooks you need, decorated with ``@contextmanager``.
+    """The base class of middleware. Override the hooks that you need, decorated with ``@contextmanager``.
 
-    ``class Tenants(Middleware[Tenant])`` provides context: what its ``around_handler`` yields, which handlers and later
-    middleware read with ``Tenants.of(job)``. They declare that they need it, as in ``RunningJob[Order, Any, Tenant]``.
-    One instance serves all threads of a process: keep the state of an attempt in ``job.context`` or in local variables.
-    ``job`` is a ``RunningJob``, a ``Batch``, or for a record its ``RecordRun``, which has no ``input``. An error of the
-    handler, or of inner middleware, is raised at the ``yield``. A hook may replace it with another error, but not
-    swallow it: the attempt still fails. An error that a hook raises, before or after the ``yield``, counts as an error
-    of the handler.
+    ``class Tenants(Middleware[Tenant])`` provides context: handlers and later middleware read the value that its
+    ``around_handler`` yields with ``Tenants.of(job)``. Handlers declare that they need it, as in
+    ``RunningJob[Order, Any, Tenant]``. One instance serves all threads of a process, so keep the state of an attempt in
+    ``job.context`` or in local variables. ``job`` is a ``RunningJob``, a ``Batch``, or a ``RecordRun``, which has no
+    ``input``. An error of the handler, or of inner middleware, is raised at the ``yield``. A hook may replace it with
+    another error, but not swallow it: the attempt still fails. An error that a hook raises, before or after the
+    ``yield``, counts as an error of the handler.
     """
 
     #: The class of the context: the type in ``Middleware[…]``.
@@ -68,9 +68,10 @@ class Middleware(Generic[ProvidedT_co]):
 
     @classmethod
     def of(cls: "type[Middleware[ContextT]]", job: HasContext[ContextT]) -> ContextT:
-        """Return the context that this middleware, or another that provides the same class, has provided for a job.
+        """Return the context that this middleware has provided for a job.
 
-        ``job`` may also be a ``Batch`` or a ``RecordRun``. Raises ``LookupError`` if no middleware has.
+        ``job`` may also be a ``Batch`` or a ``RecordRun``. Another middleware class that provides a context of the same
+        class may have provided it. Raises ``LookupError`` if no middleware has.
         """
         kind: Any = cls.provides
         if kind in job.provided:
@@ -79,11 +80,12 @@ class Middleware(Generic[ProvidedT_co]):
         raise LookupError(f"No middleware has provided a {name}: annotate what needs it with RunningJob[…, …, {name}].")
 
     def around_handler(self, job: RunningJob[Any, Any, Any]) -> AnyContextManager[ProvidedT_co]:
-        """Wrap the handler, on its thread. An ``async def`` handler is wrapped on its event loop.
+        """Wrap the handler, in its thread. An ``async def`` handler is wrapped on its event loop.
 
-        With ``@asynccontextmanager``, the hook is for ``async def`` handlers, and may await, such as Django's async
-        ORM. A plain one must not block the event loop, where Django refuses queries. A class with both names the async
-        one ``aaround_handler``. A slice with a plain handler refuses middleware that has only an async hook.
+        With ``@asynccontextmanager``, the hook is for ``async def`` handlers, and may use ``await``, for example with
+        Django's async ORM. A plain hook must not block the event loop, where Django does not allow queries. In a class
+        with both, the async hook is ``aaround_handler``. A slice with a plain handler does not accept middleware that
+        has only an async hook.
 
         ``job.input`` is decoded. No transaction is open before the ``yield``. After it, the transaction of
         ``job.complete()`` is open if the handler used it, or if middleware has ``around_complete``; it is committed
@@ -96,16 +98,17 @@ class Middleware(Generic[ProvidedT_co]):
         return self.around_handler(job)
 
     def around_prepare(self, job: RunningJob[Any, Any, Any]) -> AbstractContextManager[object]:
-        """Wrap the block of ``job.prepare()``, inside its transaction, on its thread. The job row is locked.
+        """Wrap the block of ``job.prepare()``, inside its transaction and in its thread. The job row is locked.
 
         With ``mode="atomic"``, the block is the whole handler.
         """
         return nullcontext()
 
     def around_complete(self, job: RunningJob[Any, Any, Any]) -> AbstractContextManager[object]:
-        """Wrap the block of ``job.complete()``, inside its transaction, on its thread. The job row is locked.
+        """Wrap the block of ``job.complete()``, inside its transaction and in its thread. The job row is locked.
 
-        A handler that returns without ``job.complete()`` ends as if its last line was ``with job.complete(): pass``.
+        A handler that returns without calling ``job.complete()`` ends as if its last line were
+        ``with job.complete(): pass``.
         """
         return nullcontext()
 

@@ -20,11 +20,12 @@ _values: ContextVar[Mapping[str, Any]] = ContextVar("jobchains_log_fields")
 
 
 class LogContext(Middleware):
-    """Add ``job_id``, ``chain_id``, ``job_type`` and ``attempt`` to the log records of a handler's thread or task.
+    """Adds ``job_id``, ``chain_id``, ``job_type`` and ``attempt`` to the log records of a handler's thread or task.
 
-    ``names``: keys of the job's context whose values become fields too. Control characters in strings are replaced with
-    spaces, so that they cannot forge log lines. In other records, the fields are empty. An ``extra`` with the same name
-    takes precedence. For a ``Batch``, only the values that its jobs have in common are set.
+    ``names``: keys of the job's context whose values are also added. Control characters in strings are replaced with
+    spaces, so that they cannot forge log lines. In log records from outside of handlers, the fields are empty. An
+    ``extra`` with the same name takes precedence. For a ``Batch``, only the values that its jobs have in common are
+    set.
     """
 
     def __init__(self, *names: str) -> None:

@@ -23,13 +23,13 @@ _TRANSACTION_CONTROL = ("BEGIN", "SAVEPOINT", "RELEASE", "ROLLBACK", "COMMIT", "
 
 
 class QueryBudget(Middleware):
-    """Count the queries of the handler and its phases on all connections, including those of the async ORM.
+    """Limits the number of queries of a handler, on all connections, including queries of the async ORM.
 
-    If there are more than ``max_queries``, ``action="log"`` logs one warning with their number after the handler;
-    ``action="fail"`` raises ``QueryBudgetExceeded`` instead of the first query beyond the limit, and fails the attempt
-    even if the handler swallows the error. ``using``: the database aliases that count; by default, all of them. The
-    library's own queries do not count, nor do statements that begin or end transactions. A ``Batch`` has one budget
-    for all its jobs.
+    If there are more than ``max_queries``, ``action="log"`` logs one warning with the number of queries after the
+    handler. ``action="fail"`` raises ``QueryBudgetExceeded`` instead of the first query beyond the limit, and fails the
+    attempt even if the handler catches the error. ``using``: the database aliases that count; by default, all of them.
+    Queries of this package and statements that begin or end transactions do not count. A ``Batch`` has one budget for
+    all its jobs.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ PROGRESS_TEXT_LENGTH = 200
 
 
 class FailedAttempt(models.Model):
-    """One attempt that did not complete its job. Successful attempts have no row."""
+    """An attempt that did not complete its job. Successful attempts have no row."""
 
     class Kind(models.TextChoices):
         ERROR = "error", _("error")
@@ -49,7 +49,7 @@ class FailedAttempt(models.Model):
     def duration_seconds(self) -> float | None:
         """The time from the claim until the failure was stored, by the database's clock.
 
-        None if the lease ran out: its end was noticed later, and nobody knows when the handler stopped.
+        None if the lease expired, because it is not known when the handler stopped.
         """
         # Pages read only the beginning of the error.
         if self.kind == self.Kind.CRASH and (getattr(self, "error_text", "") or self.error).startswith(LEASE_RAN_OUT):
@@ -58,7 +58,7 @@ class FailedAttempt(models.Model):
 
 
 class LogLine(models.Model):
-    """One call of ``job.log`` by a handler. ``job_log.MAX_LINES`` lines of each attempt are kept."""
+    """A call of ``job.log`` by a handler. At most ``job_log.MAX_LINES`` lines of each attempt are kept."""
 
     class Level(models.IntegerChoices):
         """The levels of ``logging``."""
@@ -95,9 +95,9 @@ class LogLine(models.Model):
 
 
 class DeferredWrite(models.Model):
-    """A write to a job or a record whose row another transaction had locked, so that the writer does not wait for it.
+    """A write to a job or record that was stored here because another transaction had locked the row.
 
-    Rows are only inserted and deleted, and have no foreign key in the database: inserting one waits for no lock.
+    Rows are only inserted and deleted, and have no foreign key in the database, so an INSERT never waits for a lock.
     """
 
     class Kind(models.TextChoices):

@@ -75,7 +75,7 @@ class JobQuerySet(ChainPartQuerySet["Job"]):
         return jobs
 
     def of_schedule(self, name: str) -> "JobQuerySet":
-        """Jobs of the chains that come from a schedule."""
+        """Jobs of the chains that a schedule has enqueued."""
         return self.filter(schedule_name=name)
 
     def of_chain(self, chain: ChainRef) -> "JobQuerySet":
@@ -119,7 +119,7 @@ class Job(ChainPart, models.Model):
     leased_until = models.DateTimeField(_("leased until"), null=True)
     #: Leases that ran out, which are counted separately from failures.
     crashes = models.PositiveIntegerField(_("crashes"), default=0)
-    #: Attempts that ended with ``RescheduleJob``, which are not failures either. NULL is 0, as in most jobs.
+    #: Attempts that ended with ``RescheduleJob``, which are not failures either. NULL means 0.
     reschedules = models.IntegerField(_("reschedules"), null=True)
     max_attempts = models.PositiveIntegerField(_("maximum attempts"), null=True)
     input = PayloadField(_("input"), null=True)
@@ -128,9 +128,9 @@ class Job(ChainPart, models.Model):
     created_at = models.DateTimeField(_("created at"))
     last_attempt_at = models.DateTimeField(_("last attempt at"), null=True)
     finished_at = models.DateTimeField(_("finished at"), null=True)
-    #: The worker that completed it. NULL if it was completed without a worker.
+    #: The worker that completed the job. NULL if it was completed without a worker.
     completed_by = models.CharField(_("completed by"), max_length=200, null=True)  # noqa: DJ001
-    #: The key of the chain. Each job of the chain has it, so that the incomplete one can be found by it.
+    #: The deduplication key of the chain. Each job of the chain has it, so that the incomplete job is found by the key.
     deduplication_key = models.CharField(_("deduplication key"), max_length=KEY_LENGTH, null=True)  # noqa: DJ001
     #: Until when the first job of a chain keeps its key after the chain has ended. NULL with a key means forever.
     deduplicates_until = models.DateTimeField(_("deduplicates until"), null=True)
@@ -144,18 +144,19 @@ class Job(ChainPart, models.Model):
         _("on blocker failure"), max_length=4, choices=OnBlockerFailure, null=True
     )
 
-    #: The schedule that the chain comes from, and the tick that it is for. NULL for other chains.
+    #: The name of the schedule that enqueued the chain, and the tick for which it did. NULL for other chains.
     schedule_name = models.CharField(_("schedule"), max_length=SCHEDULE_NAME_LENGTH, null=True)  # noqa: DJ001
     scheduled_for = models.DateTimeField(_("scheduled for"), null=True)
     #: The failed job for which ``on_failure`` started the chain, in its first job. NULL for other jobs.
     failed_job_id = models.UUIDField(_("failed job"), null=True, editable=False)
-    #: A job that has not started by then is cancelled. NULL for a job that does not expire, or no longer.
+    #: If the job has not started at this time, it is cancelled. NULL for a job that does not expire, or no longer
+    #: expires.
     expires_at = models.DateTimeField(_("expires at"), null=True)
-    #: A hash of the keys of the limits of its type. NULL if the type has none. Claims go round these keys.
+    #: A hash of the keys of the limits of its type, which take turns. NULL if the type has no limits.
     limit_key = models.CharField(max_length=16, null=True, editable=False)  # noqa: DJ001
-    #: What it is counted by while it runs: the name of the type or group, and the key. NULL if it is not counted.
+    #: The name of the type or group, and the key, by which the job is counted while it runs. NULL if it is not counted.
     concurrency_key = models.TextField(_("concurrency key"), null=True)  # noqa: DJ001
-    #: What its starts are counted by, in the same form. NULL if they are not counted.
+    #: The name and the key by which its starts are counted. NULL if they are not counted.
     rate_key = models.TextField(_("rate key"), null=True)  # noqa: DJ001
 
     objects = JobQuerySet.as_manager()
@@ -283,9 +284,9 @@ class Job(ChainPart, models.Model):
 
     @property
     def completed_in_seconds(self) -> float | None:
-        """The time from the claim of the attempt that completed it until that was stored, by the database's clock.
+        """The time from the claim of the last attempt until the completion was stored, by the database's clock.
 
-        None if it is not completed, or was completed without a worker.
+        None if the job is not completed, or was completed without a worker.
         """
         if self.status != Status.COMPLETED or not (self.completed_by and self.last_attempt_at and self.finished_at):
             return None
@@ -293,13 +294,13 @@ class Job(ChainPart, models.Model):
 
     @property
     def may_expire(self) -> bool:
-        """Whether it expires at ``expires_at`` if it does not start before."""
+        """Whether the job expires at ``expires_at`` if it has not started."""
         is_waiting = self.status in (Status.BLOCKED, Status.PENDING) and not self.attempt
         return is_waiting and self.expires_at is not None
 
     @property
     def is_expired(self) -> bool:
-        """Whether it was cancelled because it had not started when it expired."""
+        """Whether the job was cancelled because it had not started when it expired."""
         return _is_expired(self)
 
     @property
@@ -309,7 +310,7 @@ class Job(ChainPart, models.Model):
 
     @property
     def counted_attempts(self) -> int:
-        """The attempts that count towards the limit: failed ones, and one that is running."""
+        """The number of attempts that count towards ``max_attempts``: failed attempts, and the running one."""
         return self.attempt - self.crashes - (self.reschedules or 0)
 
 
@@ -383,11 +384,11 @@ class ChainQuerySet(ChainPartQuerySet["Chain"]):
         return self._any_of("type_name", type_names)
 
     def of_chain_type(self, *type_names: str) -> "ChainQuerySet":
-        """Do the same as ``of_type``, so that chains and jobs can be filtered in the same way."""
+        """The same as ``of_type``, so that chains and jobs can be filtered in the same way."""
         return self.of_type(*type_names)
 
     def of_schedule(self, name: str) -> "ChainQuerySet":
-        """Chains that come from a schedule."""
+        """Chains that a schedule has enqueued."""
         return self.filter(schedule_name=name)
 
     def roots(self) -> "ChainQuerySet":
@@ -433,10 +434,10 @@ class OutputField(PayloadField):
 
 
 class Chain(ChainPart[OutputT_co], models.Model):
-    """A job and its continuations: the input of the first job, and the status and output of the last.
+    """A job and its continuations. It has the input of the first job, and the status and output of the last job.
 
-    A snapshot: fields that enqueueing does not know are read on first access, and ``refresh()`` reads them again.
-    ``input`` is the JSON value as stored.
+    An instance is a snapshot. The chain that ``enqueue`` returns reads further fields on first access, and
+    ``refresh()`` reads all fields again. ``input`` is the JSON value as stored.
     """
 
     id = models.UUIDField(primary_key=True, editable=False)
@@ -453,18 +454,18 @@ class Chain(ChainPart[OutputT_co], models.Model):
     stored_output = OutputField(_("output"), null=True)
     last_error = PayloadTextField(_("last error"), null=True)
     finished_at = models.DateTimeField(_("finished at"), null=True)
-    #: The schedule that the chain comes from, and the tick that it is for. None for other chains.
+    #: The name of the schedule that enqueued the chain, and the tick for which it did. None for other chains.
     schedule_name = models.CharField(_("schedule"), max_length=SCHEDULE_NAME_LENGTH, null=True)  # noqa: DJ001
     scheduled_for = models.DateTimeField(_("scheduled for"), null=True)
-    #: Of the current job.
+    #: When the current job expires, or None.
     expires_at = models.DateTimeField(_("expires at"), null=True)
     cancel_requested_at = models.DateTimeField(_("cancel requested at"), null=True)
 
-    #: True if enqueueing returned an existing chain.
+    #: Whether ``enqueue`` returned an existing chain.
     deduplicated = False
-    #: True if the enqueue replaced values of the existing chain, see ``Deduplicate``. If False, it has started.
+    #: Whether ``enqueue`` replaced values of the existing chain, see ``Deduplicate``. False if the chain has started.
     replaced = False
-    #: The JobType that the caller knows the chain to start with. It need not be in the registry.
+    #: The JobType with which the caller enqueued the chain. It may be missing in the registry.
     job_type: Any = None
 
     objects = ChainQuerySet.as_manager()
@@ -496,7 +497,7 @@ class Chain(ChainPart[OutputT_co], models.Model):
 
     @classmethod
     def load(cls, job_id: UUID, using: str) -> "Chain":
-        """Read the chain of a job; the first one has its id. Raises ``ChainNotFound``."""
+        """Read the chain of a job. Raises ``ChainNotFound``."""
         chain_id = models.Subquery(Job.objects.filter(pk=job_id).values("chain_id")[:1])
         try:
             return cls._of_last_job(cls.objects.using(using), chain_id).get()
@@ -532,8 +533,8 @@ class Chain(ChainPart[OutputT_co], models.Model):
     def output(self) -> OutputT_co:
         """The output of the last job, as a value of its type. None until the chain is completed.
 
-        It is a JSON value if no app declares the type of the last job. Raises ``InvalidOutput`` if a stored value does
-        not fit the type. For several chains, ``select_related("current_job")`` avoids a query for each.
+        It is a JSON value if no app declares the type of the last job. Raises ``InvalidOutput`` if the stored value
+        does not fit the type. For several chains, ``select_related("current_job")`` avoids a query for each of them.
         """
         output: OutputT_co = self.stored_output
         if isinstance(output, Unreadable):
@@ -544,7 +545,7 @@ class Chain(ChainPart[OutputT_co], models.Model):
 
     @property
     def is_expired(self) -> bool:
-        """Whether it was cancelled because its current job had not started when it expired."""
+        """Whether the chain was cancelled because its current job had not started when it expired."""
         return _is_expired(self)
 
     @property
@@ -561,7 +562,7 @@ class Chain(ChainPart[OutputT_co], models.Model):
 
     @property
     def using(self) -> str:
-        """The alias of the database that it was read from."""
+        """The alias of the database from which the chain was read."""
         return self._state.db or current_database()
 
     @property
@@ -577,7 +578,7 @@ class Chain(ChainPart[OutputT_co], models.Model):
 
     @property
     def blockers_progress(self) -> BlockersProgress:
-        """How many of the chains that the current job waits for have ended, by one query."""
+        """The number of chains that the current job waits for, and how many of them have ended. Executes one query."""
         links = JobBlocker.objects.using(self.using).filter(job_id=self.current_job_id)
         counts = links.aggregate(total=Count("position"), ended=Count("position", filter=Q(is_open=False)))
         return BlockersProgress(counts["ended"], counts["total"])

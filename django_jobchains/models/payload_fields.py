@@ -58,7 +58,7 @@ class _UnsearchableField(_Field):
 
 
 class PayloadField(_UnsearchableField, models.JSONField):
-    """A JSON value."""
+    """A JSON field that is stored with the payload codec."""
 
     def from_db_value(self, value: Any, expression: Any, connection: BaseDatabaseWrapper) -> Any:
         if isinstance(value, str) and not value.startswith(ENCODED):
@@ -74,7 +74,7 @@ class PayloadField(_UnsearchableField, models.JSONField):
 
 
 class PayloadTextField(_UnsearchableField, models.TextField):  # type: ignore[type-arg]
-    """A text, such as an error."""
+    """A text field that is stored with the payload codec, such as an error message."""
 
     def from_db_value(self, value: Any, expression: Any, connection: BaseDatabaseWrapper) -> Any:
         return value and decode_text(value)

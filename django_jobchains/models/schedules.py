@@ -16,13 +16,13 @@ class ScheduleQuerySet(PagedQuerySet["Schedule"]):
     page_orders: Orders = (("-name",), ("name",))
 
     def with_orphans(self) -> "ScheduleQuerySet":
-        """Let each schedule know whether it is orphaned."""
+        """Read with each schedule whether it is orphaned."""
         declaring = WorkerPresence.objects.filter(schedules=OuterRef("declarations"))
         is_unknown = Q(source=Schedule.Source.CODE) & ~Exists(declaring)
         return self.annotate(orphaned=models.ExpressionWrapper(is_unknown, models.BooleanField()))
 
     def in_state(self, *states: str) -> "ScheduleQuerySet":
-        """Schedules in one of these states (see ``Schedule.state``). Each knows whether it is orphaned."""
+        """Schedules in one of these states, see ``Schedule.state``. Includes ``with_orphans``."""
         is_paused, is_orphaned = Q(paused_at__isnull=False), Q(orphaned=True)
         has_failed = Q(last_error_at__isnull=False)
         conditions = {
@@ -38,7 +38,7 @@ class ScheduleQuerySet(PagedQuerySet["Schedule"]):
 
 
 class Schedule(models.Model):
-    """A schedule and its state. A tick fires once, because it locks this row and moves ``next_tick_at``."""
+    """A schedule and its state. Each tick fires once, because the worker that fires it locks this row."""
 
     class Source(models.TextChoices):
         CODE = "code", _("code")
@@ -63,7 +63,8 @@ class Schedule(models.Model):
     name = models.CharField(_("name"), primary_key=True, max_length=SCHEDULE_NAME_LENGTH)
     type_name = models.CharField(_("type"), max_length=TYPE_NAME_LENGTH)
     input = PayloadField(_("input"), null=True)
-    #: The rule: ``cron`` in ``timezone``, or ``every_seconds`` after ``anchor_at``. The other one is NULL.
+    #: The rule: ``cron`` in ``timezone``, or ``every_seconds`` after ``anchor_at``. The columns of the other rule are
+    #: NULL.
     cron = models.CharField(_("cron expression"), max_length=200, null=True)  # noqa: DJ001
     every_seconds = models.FloatField(_("seconds between ticks"), null=True)
     timezone = models.CharField(_("time zone"), max_length=64)
@@ -71,21 +72,22 @@ class Schedule(models.Model):
     on_missed = models.CharField(_("on missed"), max_length=8, choices=OnMissed)
     max_catch_up = models.PositiveIntegerField(_("maximum catch-up"))
     jitter_seconds = models.FloatField(_("seconds of jitter"), null=True)
-    #: NULL: the processor's.
+    #: NULL for the queue and the priority of the processor.
     queue = models.CharField(_("queue"), max_length=QUEUE_LENGTH, null=True)  # noqa: DJ001
     priority = models.SmallIntegerField(_("priority"), null=True)
     source = models.CharField(_("source"), max_length=5, choices=Source)
-    #: Identifies the schedules of the version that stored it last, as in the rows of its workers. NULL in the admin's.
+    #: Identifies the declared schedules of the version of the code that last stored it, as in the rows of its workers.
+    #: NULL if the schedule is not declared in code.
     declarations = models.CharField(max_length=DIGEST_LENGTH, null=True)  # noqa: DJ001
     created_at = models.DateTimeField(_("created at"))
     anchor_at = models.DateTimeField(_("anchor"))
     paused_at = models.DateTimeField(_("paused at"), null=True)
-    #: The first tick that has not been handled yet. NULL: there is none in the next fifty years.
+    #: The first tick that has not been handled yet. NULL if there is none in the next fifty years.
     next_tick_at = models.DateTimeField(_("next tick"), null=True)
-    #: The tick that fired last, and the last chain, which may have been pruned since.
+    #: The tick that fired last, and its chain, which may have been pruned.
     last_tick_at = models.DateTimeField(_("last tick"), null=True)
     last_chain_id = models.UUIDField(_("last chain"), null=True)
-    #: Why the next tick could not be fired so far.
+    #: Why the next tick could not be fired, or NULL.
     last_error = PayloadTextField(_("last error"), null=True)
     last_error_at = models.DateTimeField(_("last error at"), null=True)
 
@@ -124,12 +126,12 @@ class Schedule(models.Model):
 
     @property
     def is_orphaned(self) -> bool:
-        """Whether no worker's code declares it any more. Only ``with_orphans`` and ``in_state`` read that."""
+        """Whether no worker's code declares it any more. Requires ``with_orphans`` or ``in_state``."""
         return bool(self.__dict__.get("orphaned"))
 
     @property
     def state(self) -> "Schedule.State":
-        """``paused``, ``orphaned``, ``failing`` or ``active``, as a text. ``in_state`` has the same rules."""
+        """``"paused"``, ``"orphaned"``, ``"failing"`` or ``"active"``. ``in_state`` filters by the same rules."""
         if self.is_paused:
             return self.State.PAUSED
         if self.is_orphaned:
@@ -138,5 +140,5 @@ class Schedule(models.Model):
 
     @property
     def due_at(self) -> datetime | None:
-        """The next tick, or None while the schedule does not fire."""
+        """The next tick, or None if the schedule does not fire, for example because it is paused."""
         return None if self.is_paused or self.is_orphaned else self.next_tick_at

@@ -11,7 +11,7 @@ DIGEST_LENGTH = 32
 
 
 class WorkerPresence(models.Model):
-    """A running worker, which updates its row at each heartbeat. No job refers to it."""
+    """A running worker, which updates its row at each heartbeat. Jobs have no foreign key to it."""
 
     #: ``name:pid:…``, as in ``Job.leased_by``; different for each start of a worker.
     id = models.CharField(primary_key=True, max_length=200)
@@ -71,7 +71,7 @@ class AttemptCount(models.Model):
     crashed = models.PositiveIntegerField(_("crashed"), default=0)
     #: Attempts after which the job ended as failed.
     jobs_failed = models.PositiveIntegerField(_("failed jobs"), default=0)
-    #: The total duration of the attempts from the claim to the stored outcome, without the crashed ones.
+    #: The total duration of the attempts, from the claim to the stored outcome, except crashed attempts.
     seconds = models.FloatField(_("seconds"))
     #: The longest duration of these attempts.
     longest_seconds = models.FloatField(_("longest"))
@@ -89,7 +89,7 @@ class AttemptCount(models.Model):
 
 
 class Dashboard(Job):
-    """The entry of the dashboard in the admin, which lists models. It has no table."""
+    """A model without a table, so that the admin's index lists the dashboard."""
 
     class Meta:
         proxy = True
@@ -102,7 +102,7 @@ class QueueState(models.Model):
 
     name = models.CharField(_("name"), primary_key=True, max_length=QUEUE_LENGTH)
     paused_at = models.DateTimeField(_("paused at"), null=True)
-    #: How many of its jobs and records may run at once, in all workers together; NULL for any number.
+    #: How many of its jobs and records may run at once, in all workers together. NULL for no limit.
     slot_limit = models.PositiveIntegerField(_("limit of jobs at once"), null=True)
 
     objects = JobTablesQuerySet.as_manager()
@@ -118,7 +118,7 @@ class QueueState(models.Model):
 
 
 class LimitOverride(models.Model):
-    """The numbers that replace those of the limit that the code declares for a type or a group. NULL keeps them."""
+    """Numbers that replace the declared numbers of a limit. NULL keeps the declared number."""
 
     name = models.CharField(_("name"), primary_key=True, max_length=TYPE_NAME_LENGTH)
     concurrency = models.PositiveIntegerField(_("concurrency"), null=True)
@@ -182,7 +182,7 @@ class KeyLock(models.Model):
 
 
 class RateState(models.Model):
-    """When jobs with a rate key may start again. Without a row, as many may start at once as the rate allows.
+    """When jobs with a rate key may start again. If a key has no row, as many jobs may start as the burst allows.
 
     Times are microseconds since 1970 by the database's clock. See docs/decisions/0102-rates.md.
     """

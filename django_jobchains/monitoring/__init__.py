@@ -1,4 +1,4 @@
-"""Figures about workers, queues, types, records and attempts, and the problems that follow from them."""
+"""Figures about workers, queues, types, records and attempts."""
 
 from django_jobchains.monitoring.facts import (
     Overview,

@@ -66,7 +66,7 @@ class JobCounts:
 
 @dataclass(frozen=True)
 class QueueFacts(JobCounts):
-    """A queue with its jobs. ``slot_limit``: how many of them may run at once, or None."""
+    """The numbers of jobs in a queue. ``slot_limit``: how many of them may run at once, or None."""
 
     is_paused: bool
     slot_limit: int | None
@@ -74,7 +74,7 @@ class QueueFacts(JobCounts):
 
 @dataclass(frozen=True)
 class TypeFacts(JobCounts):
-    """A type with its jobs.
+    """The numbers of jobs of a type.
 
     ``failed``: how many of the newest failed jobs have this type. ``workers``: how many live workers have a processor
     for it.
@@ -85,7 +85,7 @@ class TypeFacts(JobCounts):
 
     @property
     def is_unserved(self) -> bool:
-        """Whether jobs are due that no live worker processes."""
+        """Whether there are due jobs and no live worker has a processor for the type."""
         return bool(self.due and not self.workers)
 
     @property
@@ -96,12 +96,12 @@ class TypeFacts(JobCounts):
 
 @dataclass(frozen=True)
 class RecordFacts:
-    """A record worker with the records that its queryset selects, each count up to ``count_to``.
+    """The numbers of records of a record worker, as its queryset selects them. Each is counted up to ``count_to``.
 
     ``queued``: waiting records, including errored ones that will be tried again. ``errored``: all errored records,
-    including waiting ones. ``due``: records that could be processed now. ``oldest_seconds``: the longest wait of these,
-    0 if there are none. ``problem``: why nothing is counted, or "". If it is "missing", the table or a column does not
-    exist; if it is "locked", another transaction has locked the table.
+    including waiting ones. ``due``: records that can be processed now. ``oldest_seconds``: the longest wait of a due
+    record, or 0. ``problem``: why nothing is counted, or "". If it is "missing", the table or a column does not exist;
+    if it is "locked", another transaction has locked the table.
     """
 
     name: str
@@ -119,7 +119,9 @@ class RecordFacts:
 
 @dataclass(frozen=True)
 class Overview:
-    """A snapshot. ``count_to``: the limit of the counts. ``is_complete``: False if there are more queues and types."""
+    """A snapshot of workers, queues and types. ``is_complete`` is False if some queues or types are missing in it.
+
+    ``count_to``: the number up to which jobs are counted."""
 
     workers: tuple[WorkerFacts, ...]
     queues: tuple[QueueFacts, ...]
@@ -160,7 +162,7 @@ class Overview:
         return any(worker.queues is None or queue.name in worker.queues for worker in self.alive)
 
     def is_lower_bound(self, facts: JobCounts | RecordFacts, name: str) -> bool:
-        """Return whether there may be more jobs or records than this field says, because counting stopped."""
+        """Return whether there may be more jobs or records than the number in this field, because counting stopped."""
         count = getattr(facts, name)
         if isinstance(facts, RecordFacts):
             return bool(count >= facts.count_to)
@@ -169,7 +171,7 @@ class Overview:
         return facts.is_capped and count >= self.count_to
 
     def shown(self, facts: JobCounts | RecordFacts, name: str) -> str:
-        """Return a number of jobs or records for people, with a plus sign if there may be more."""
+        """Return a number of jobs or records as a text, with a plus sign if there may be more."""
         return number(getattr(facts, name), is_lower_bound=self.is_lower_bound(facts, name))
 
     def as_json(self) -> dict[str, Any]:
@@ -180,7 +182,7 @@ class Overview:
 def overview(using: str | None = None, *, count_to: int = COUNT_TO) -> Overview:
     """Return an overview of workers, queues and jobs. Times are by the database's clock.
 
-    ``count_to``: the limit up to which the jobs of each queue, type and priority are counted.
+    ``count_to``: the number up to which the jobs of each queue, type and priority are counted.
     """
     if count_to < 1:
         raise ValueError(f"count_to must be 1 or more, not {count_to!r}.")
@@ -283,9 +285,10 @@ def record_overview(
     count_to: int = COUNT_TO,
     is_counted: Callable[[type[Model]], bool] = lambda model: True,
 ) -> tuple[RecordFacts, ...]:
-    """Return the record workers by name, except models that are not to be counted.
+    """Return the numbers of records of each record worker, by name.
 
-    Models whose tables are in another database are also excluded, because its workers process them.
+    Models for which ``is_counted`` returns False are excluded, and models whose tables are in another database, because
+    its workers process them.
     """
     alias = using or current_database()
     kinds = sorted(get_registry().record_types(), key=lambda kind: kind.name)

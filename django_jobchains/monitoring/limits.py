@@ -1,6 +1,6 @@
-"""The limits that hold for all workers together: declared and effective, what runs, what waits, and the busiest keys.
+"""Reads the limits that hold for all workers together, with the running and waiting jobs and the busiest keys of each.
 
-A constant number of statements. Running jobs, and the waiting jobs of each group, are counted up to a limit.
+The number of statements is constant. Running jobs, and the waiting jobs of each group, are counted up to a maximum.
 """
 
 from collections import Counter, defaultdict
@@ -19,9 +19,9 @@ from django_jobchains.store.deduplication import TENANT_SEPARATOR as SEPARATOR
 from django_jobchains.store.queues import Override
 from django_jobchains.store.stats import PendingGroup
 
-#: The limit up to which the waiting jobs of each queue, type and priority are counted, and those of each key.
+#: The number up to which the waiting jobs of each queue, type and priority, and of each key, are counted.
 COUNT_TO = 1_000
-#: The limit up to which running jobs are counted.
+#: The number up to which running jobs are counted.
 MAX_RUNNING = 10_000
 #: The number of keys of each limit that are shown.
 MAX_KEYS = 5
@@ -29,10 +29,11 @@ MAX_KEYS = 5
 
 @dataclass(frozen=True)
 class KeyFacts:
-    """A key of a limit with its running jobs, or its records in process.
+    """A key of a limit.
 
-    ``waiting``: the due ones that wait behind them, or ``COUNT_TO``. ``next_start_seconds``: the time until the rate
-    allows the next start, None if it does now, or there is no rate.
+    ``running``: its running jobs and records in process. ``waiting``: its due jobs and records, counted up to
+    ``COUNT_TO``. ``next_start_seconds``: the time until the rate allows the next start. None if it allows a start now,
+    or if there is no rate.
     """
 
     key: str
@@ -45,11 +46,12 @@ class KeyFacts:
 class LimitFacts:
     """A limit that holds for all workers together.
 
-    ``name``: of the type, group, records or queue. ``types`` and ``record_types``: those that share it.
-    ``concurrency``: how many jobs may run at once, and ``rate``: how many may start in ``rate_seconds``, of each key if
-    ``has_keys``. ``declared_…``: what the code declares. All are None if there is no such limit. ``waiting``: due jobs
-    and records, counted up to ``COUNT_TO`` for each queue, type and priority. ``keys``: those with the most running
-    jobs, and then those that wait longest for the next start.
+    ``name``: the name of the type, group, record registration or queue. ``types`` and ``record_types``: the types that
+    share the limit. ``concurrency``: how many jobs may run at once. ``rate``: how many may start in ``rate_seconds``.
+    If ``has_keys`` is true, both are for each key. ``declared_concurrency`` and ``declared_rate``: the numbers in the
+    code. Numbers without a limit are None. ``waiting``: due jobs and records, counted up to ``COUNT_TO`` for each
+    queue, type and priority. ``keys``: the keys with the most running jobs, followed by the keys that wait longest for
+    the next start.
     """
 
     kind: Literal["type", "group", "records", "queue"]
@@ -69,17 +71,17 @@ class LimitFacts:
 
     @property
     def sharing(self) -> tuple[str, ...]:
-        """The types and records that share it."""
+        """The types and record registrations that share the limit."""
         return (*self.types, *self.record_types)
 
     @property
     def is_declared(self) -> bool:
-        """Whether the code declares it, or it is of a queue. An override that is left of older code has no effect."""
+        """Whether the limit is in effect: the code declares it, or it is the limit of a queue."""
         return self.kind == "queue" or bool(self.sharing)
 
 
 def limit_facts(using: str | None = None) -> list[LimitFacts]:
-    """Return the limits of types and groups, also those that are overridden but no longer declared, then of queues."""
+    """Return the limits that are declared or overridden, by name, followed by the limits of queues."""
     store, declared = get_store(using), get_registry().limits()
     rules = store.queues.rules()
     limited = {rule.name: rule.slot_limit for rule in rules.queues if rule.slot_limit is not None}

@@ -23,10 +23,10 @@ VALID_HOURS = Count(SHOWN_HOURS, WEEK_HOURS)
 
 @dataclass(frozen=True)
 class AttemptTotals:
-    """Attempts that ended in a span of time from ``starts_at``.
+    """The attempts that ended in a minute or an hour, which begins at ``starts_at``.
 
-    ``completed``: each completed a job. ``failed`` includes crashes, and attempts after which the job is retried.
-    ``jobs_failed``: the failed attempts after which the job ended as failed.
+    ``completed``: attempts that completed their job. ``failed``: failed and crashed attempts, whether or not the job is
+    retried. ``jobs_failed``: failed attempts after which the job ended as failed.
     """
 
     starts_at: datetime
@@ -37,9 +37,9 @@ class AttemptTotals:
 
 @dataclass(frozen=True)
 class Throughput:
-    """The last 60 minutes and some hours, oldest first. The last of each is incomplete at ``now``, the database's time.
+    """The last 60 minutes and the last hours, oldest first. The last minute and hour are incomplete at ``now``.
 
-    ``types``: the 100 slowest types of these hours, slowest first.
+    ``types``: the 100 slowest types of these hours, slowest first. ``now`` is the database's time.
     """
 
     minutes: tuple[AttemptTotals, ...]
@@ -64,7 +64,7 @@ class Throughput:
 
 
 def throughput(using: str | None = None, *, hours: int = SHOWN_HOURS) -> Throughput:
-    """Return the counts of the last hour, and of the last 24 hours or up to a week. Executes three statements."""
+    """Return the counts of the last 60 minutes and of the last ``hours``, 24 to 168. Executes three statements."""
     VALID_HOURS.check("hours", hours)
     store = get_store(using)
     now = store.stats.time_ago(0)

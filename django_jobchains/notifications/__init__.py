@@ -1,4 +1,4 @@
-"""Wake-ups: hints that there may be work. The database decides what runs: a lost hint delays jobs, but loses none."""
+"""Wake-ups are hints that there may be work. The database decides what runs, so a lost hint only delays a job."""
 
 import os
 import threading
@@ -55,9 +55,9 @@ _BY_VENDOR = {
 
 
 def publish_after_commit(using: str, hints: Collection[Hint]) -> None:
-    """Send hints after the outermost commit. A rollback, also to a savepoint, drops the hints of its block.
+    """Send hints after the outermost commit. A rollback, also to a savepoint, discards the hints of its block.
 
-    With manual transaction management, the commit cannot be detected: the workers' next poll finds the jobs.
+    With manual transaction management, the commit cannot be detected, so workers find the jobs at their next poll.
     """
     call_after_commit(using, partial(get_notifier(using).publish, hints))
 

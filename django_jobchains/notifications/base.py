@@ -23,13 +23,13 @@ CLOSE_SECONDS = 0.5
 
 
 class Notifier:
-    """Sends hints between processes. A subclass implements ``send`` and ``connect``; both may lose hints.
+    """Sends hints between processes. Subclasses implement ``send`` and ``connect``, which may both lose hints.
 
     ``using``: the alias of the database whose jobs the hints concern. The options of ``JOBCHAINS["NOTIFIER"]`` are
     further keyword arguments. Methods are called from any thread.
     """
 
-    #: False: listeners never receive anything, so callers have to poll.
+    #: Whether listeners receive hints. If False, callers have to poll.
     carries_hints = True
 
     def __init__(self, using: str) -> None:
@@ -42,10 +42,10 @@ class Notifier:
     # For subclasses
 
     def send(self, hints: Collection[Hint]) -> None:
-        """Send hints, in few and short steps: an enqueue waits for it."""
+        """Send hints. This must be short, because ``enqueue`` waits for it."""
 
     def connect(self, subscribers: "Subscribers") -> "Listener":
-        """Start to listen. One listener serves all subscribers of this process.
+        """Start a listener, which serves all subscribers of this process.
 
         The listener calls ``subscribers(hint)`` for the hints it receives, at least for those in
         ``subscribers.kinds``, which may change. After each connection it subscribes first, and then calls
@@ -57,28 +57,28 @@ class Notifier:
     def take(self, hint: Hint, limit: int, group: str) -> int | None:
         """Return how many of the hint's jobs the caller may query for, at most ``limit``: its wake budget.
 
-        All callers with the same ``hint.id`` and ``group`` get ``hint.count`` jobs between them: any worker of a group
-        could run any of these jobs. Called from the thread that calls ``subscribers``. None means unknown, so that the
-        caller queries. Never raises.
+        All callers with the same ``hint.id`` and ``group`` share ``hint.count`` jobs, because each worker of a group
+        could run each of these jobs. Called from the thread that calls ``subscribers``. With None, which means that the
+        budget is unknown, the caller queries. Must not raise an exception.
         """
         return None
 
     def close(self) -> None:
-        """Release the resources used for sending. The notifier may be used again. Listeners are closed separately."""
+        """Release the resources for sending. The notifier can be used again. Listeners are closed separately."""
 
     def security_problem(self) -> str | None:
-        """Return how the server is open to anyone who can reach it, for the deployment check, or None.
+        """Return a sentence for ``check --deploy`` if anyone who can reach the server can use it, or None.
 
-        Depends on the settings only and does not connect.
+        Reads only the settings, and does not connect.
         """
         return None
 
     # For callers
 
     def publish(self, hints: Collection[Hint]) -> None:
-        """Send the hints that this process has not just sent.
+        """Send hints, except those that this process has just sent.
 
-        Never raises: a failed wake-up must not undo a finished job.
+        Does not raise an exception, because a failed wake-up must not undo a finished job.
         """
         if fresh := self._merger.fresh(hints):
             try:
@@ -91,9 +91,10 @@ class Notifier:
                     self._throttle.reset()
 
     def listen(self, on_hint: Callable[[Hint], None], kinds: Collection[HintKind] = KINDS) -> "Listener":
-        """Call ``on_hint`` for each hint of these kinds, from a thread of the notifier, until the listener is closed.
+        """Call ``on_hint`` for each hint of these kinds, in a thread of the notifier, until the listener is closed.
 
-        At first, and whenever hints may have been missed, call it with one hint per kind whose subject is ``EVERY``.
+        When the listener has connected, and whenever hints may have been missed, ``on_hint`` is called with a hint of
+        each kind whose subject is ``EVERY``.
         """
         return self._subscribers.add(on_hint, kinds)
 
@@ -105,13 +106,13 @@ class Notifier:
 
 
 class NullNotifier(Notifier):
-    """Sends nothing: workers poll."""
+    """A notifier that sends nothing. Workers find jobs by polling."""
 
     carries_hints = False
 
 
 class Listener:
-    """Passes on hints until it is closed."""
+    """Receives hints and passes them to subscribers until it is closed."""
 
     #: The kinds that it receives.
     kinds: frozenset[HintKind] = KINDS
@@ -126,7 +127,7 @@ class Listener:
 
 
 class Subscribers:
-    """Passes hints to subscribers. ``connect`` starts the listener, which calls this object from any thread."""
+    """Passes the hints of a listener to subscribers. The listener may call this object from any thread."""
 
     def __init__(self, connect: Callable[["Subscribers"], Listener]) -> None:
         self._connect = connect
@@ -140,11 +141,11 @@ class Subscribers:
 
     @property
     def kinds(self) -> frozenset[HintKind]:
-        """The kinds that subscribers want now."""
+        """The kinds of hints to which there are subscribers."""
         return frozenset[HintKind]().union(*(subscription.kinds for subscription in self._all))
 
     def resync(self, kinds: Collection[HintKind]) -> None:
-        """Let subscribers query, because hints of these kinds may have been missed."""
+        """Make subscribers query the database, because hints of these kinds may have been missed."""
         for subscription in self._all:
             subscription.resync(kinds)
 
@@ -207,10 +208,11 @@ class Subscription(Listener):
 
 
 class ListeningThread(Listener):
-    """Calls ``watch`` again and again. A subclass connects there, calls ``connected`` and passes hints until closed.
+    """A listener with a thread that calls ``watch``, again after each return or error.
 
-    If each kind of hint has its own subscription, the subclass sets ``kinds`` to the current subscriptions, and
-    follows ``subscribers.kinds``.
+    A subclass implements ``watch``: it connects, calls ``connected``, and passes hints to ``subscribers`` until the
+    listener is closed. If each kind of hint has its own subscription, it also follows ``subscribers.kinds``, and sets
+    ``kinds`` to the current subscriptions.
     """
 
     def __init__(self, name: str, subscribers: Subscribers) -> None:
@@ -225,7 +227,7 @@ class ListeningThread(Listener):
         raise NotImplementedError
 
     def connected(self) -> None:
-        """Let subscribers query what was committed before. From now on, hints arrive."""
+        """Call this when hints arrive. Subscribers then query for everything that was committed before."""
         self._failures = 0
         self._connected.set()
         if observes(NotifierConnected):
@@ -237,7 +239,7 @@ class ListeningThread(Listener):
         return self._connected.is_set() and self._thread.is_alive()
 
     def retry_seconds(self, error: BaseException) -> float | None:
-        """Return the seconds to wait after this error; None: an increasing pause."""
+        """Return the seconds to wait after this error, or None for an increasing pause."""
         return None
 
     def close(self) -> None:

@@ -22,10 +22,10 @@ FREED = "queue:␟"
 class Hint:
     """A message that something may have changed. Hints with the same kind and subject are equal.
 
-    ``subject``: the type for ``job_scheduled``, see also ``freed_queue``, the chain for ``chain_finished``, the job for
-    ``ownership_lost``.
-    ``count``: how many jobs became due, or None if that is unknown. ``id``: identifies one sending, so that its jobs
-    can be distributed: up to 16 hexadecimal digits, or empty if the count is unknown.
+    ``subject``: the name of the type for ``job_scheduled``, the id of the chain for ``chain_finished``, and the id of
+    the job for ``ownership_lost``. ``count``: how many jobs became due, or None if this is unknown. ``id``: up to 16
+    hexadecimal digits that are the same for all receivers, so that they can share the jobs. It is empty if the count is
+    unknown.
     """
 
     kind: HintKind
@@ -39,7 +39,7 @@ def job_scheduled(type_name: str, count: int | None = None) -> Hint:
 
 
 def freed_queue(queue: str) -> Hint:
-    """Return the hint that there may be a free place in a queue with a limit. Only workers of limited queues query."""
+    """Return the hint that there may be a free place in a queue with a limit."""
     return Hint("job_scheduled", f"{FREED}{queue}")
 
 
@@ -80,7 +80,7 @@ def few(hints: Collection[Hint]) -> Collection[Hint]:
 
 
 def decode(kind: HintKind, text: str | bytes) -> Hint | None:
-    """Decode a text from a channel. Return None if it is not valid: anyone may write to a channel."""
+    """Decode a text from a channel. Return None if it is not valid, because anyone may write to a channel."""
     if len(text) > MAX_BYTES:
         return None
     try:

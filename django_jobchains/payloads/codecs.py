@@ -1,8 +1,8 @@
-"""Payloads as the tables store them: unchanged, or encoded (such as encrypted) by ``JOBCHAINS["PAYLOAD_CODEC"]``.
+"""Encodes payloads before they are stored, for example to encrypt them, with ``JOBCHAINS["PAYLOAD_CODEC"]``.
 
 Everything that the permission ``view_payload`` protects is stored with ``encode_json`` and ``encode_text``, and read
 with ``decode_json`` and ``decode_text``. An encoded value begins with a marker, so that values that were stored before
-the codec was switched on can still be read. See docs/decisions/0037-payload-codec.md.
+the codec was configured can still be read. See docs/decisions/0037-payload-codec.md.
 """
 
 import json
@@ -36,14 +36,14 @@ on_failure: Callable[[str, Exception], object] | None = None
 
 
 class PayloadCodec(Protocol):
-    """Encodes the texts that jobs store. One instance serves all threads of a process.
+    """Encodes the texts of payloads before they are stored. One instance serves all threads of a process.
 
-    It is called while jobs are written, also inside of transactions: load keys when it is created, and do not wait for
-    a network in these methods.
+    The methods are called while jobs are written, also inside transactions, so they must not wait for a network. Load
+    keys in ``__init__``.
     """
 
     def encode(self, text: str) -> str:
-        """Return a text to store instead, without NUL characters and lone surrogates."""
+        """Return the text to store, which must not contain NUL characters or lone surrogates."""
 
     def decode(self, encoded: str) -> str:
         """Return the text that was encoded. Raise any exception if that is not possible."""
@@ -179,7 +179,7 @@ def encode_payloads(row: dict[str, Any]) -> dict[str, Any]:
 
 
 class Unreadable:
-    """Stands for a stored value that cannot be decoded. It is not JSON; its text is the reason.
+    """Stands for a stored value that cannot be decoded. It is not JSON, and ``str()`` of it is the reason.
 
     ``stored``: the encoded value, which is written again when a model instance is saved.
     """

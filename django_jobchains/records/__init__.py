@@ -1,6 +1,6 @@
-"""Record workers: any model of the project can be a job table.
+"""Record workers, for which a model of the project is the job table.
 
-A model inherits ``JobRecord``, and a ``jobs`` module registers what handles its rows with ``processors.records``.
+A model inherits ``JobRecord``, and a ``jobs`` module registers the handler of its rows with ``processors.records``.
 """
 
 from django_jobchains.http_retries import retryable_http_status

@@ -16,11 +16,11 @@ from django_jobchains.text.errors import with_causes
 
 
 class NonRetryable(Exception):
-    """Raised by a handler, directly or as a ``__cause__``, to fail the record without another attempt."""
+    """Raise this in a handler, directly or as a ``__cause__``, to fail the record without another attempt."""
 
 
 class Requeue(Exception):
-    """Raised by a handler to queue the record again, after the time ``after`` if given. It is not a failure."""
+    """Raise this in a handler to queue the record again, now or after the time ``after``. It is not a failure."""
 
     def __init__(self, *, after: datetime | None = None) -> None:
         self.after = checked_after(after)

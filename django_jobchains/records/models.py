@@ -1,4 +1,4 @@
-"""``JobRecord``, an abstract model with the columns that record workers need, and the indexes that find its rows."""
+"""``JobRecord``, an abstract model with the columns and indexes that record workers need."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from django_jobchains.models.payload_fields import PayloadField, PayloadTextFiel
 
 
 class RecordIndex(models.Index):  # noqa: PLW1641 - Django's is not hashable either
-    """A partial index that is named after the model that inherits it, which a plain ``Index`` cannot be.
+    """A partial index in an abstract model, which is named after the model that inherits it.
 
     Migrations contain a plain ``Index`` with the name.
     """
@@ -36,10 +36,11 @@ class RecordIndex(models.Index):  # noqa: PLW1641 - Django's is not hashable eit
 
 
 class JobRecord(models.Model):
-    """A row that is a job: subclass it, and register its handler with ``processors.records(Model)``.
+    """An abstract model whose rows are the jobs. Register a handler for a subclass with ``processors.records(Model)``.
 
-    If your model has a ``class Meta``, let it inherit ``JobRecord.Meta``, which has the indexes. The database has the
-    defaults, so plain SQL can insert rows. Workers ignore rows in any other state, such as "uploading".
+    If your model has a ``class Meta``, let it inherit ``JobRecord.Meta``, which has the indexes. The columns have
+    database defaults, so plain SQL can insert rows. Workers ignore rows whose state is not in ``State``, such as
+    "uploading".
     """
 
     class State(models.TextChoices):
@@ -61,7 +62,7 @@ class JobRecord(models.Model):
     #: How often the record was taken back from a worker that sent no heartbeats.
     num_resets = models.PositiveIntegerField(_("resets"), default=0, db_default=0, editable=False)
     num_failures = models.PositiveIntegerField(_("failures"), default=0, db_default=0, editable=False)
-    #: What the last attempt logged: see ``RecordRun.add_log``.
+    #: The log entries of the last attempt: see ``RecordRun.add_log``.
     execution_logs = PayloadField(
         _("execution logs"), default=list, db_default=Value([], models.JSONField()), editable=False
     )

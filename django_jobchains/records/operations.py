@@ -26,7 +26,7 @@ Objects = Model | Iterable[Model] | QuerySet[Any]
 
 
 def queryset(model: type[ModelT]) -> "RecordQuerySet[ModelT]":
-    """Return all rows of a registered model as a QuerySet that also counts and waits.
+    """Return all rows of a registered model as a QuerySet with methods about waiting records.
 
     Raises ``RecordTypeNotFound`` if the model is not registered.
     """
@@ -36,26 +36,26 @@ def queryset(model: type[ModelT]) -> "RecordQuerySet[ModelT]":
 
 
 def notify(model: type[Model], *, using: str | None = None) -> None:
-    """Wake up the workers of a model after the commit of the current transaction. Without this, they poll."""
+    """Wake up the workers of a model after the commit of the current transaction, so that they need not poll."""
     names = [kind.name for kind in record_types_of(model)]
     publish_after_commit(using or router.db_for_write(model), {job_scheduled(name) for name in names})
 
 
 def cancel(objects: Objects) -> int:
-    """Cancel waiting records at once, and records in process when their handlers stop. Return the number of both."""
+    """Cancel waiting records now, and records in process when their handlers stop. Return the number of both."""
     return _move("cancel", objects)
 
 
 def requeue(objects: Objects, *, after: datetime | None = None) -> int:
-    """Queue failed, errored, cancelled and processing records, from an aware time on; return how many.
+    """Queue failed, errored, cancelled and processing records, now or after an aware time. Return their number.
 
-    Handlers that process them are asked to stop, and can no longer write.
+    Running handlers of these records are asked to stop, and can no longer write.
     """
     return _move("requeue", objects, checked_after(after))
 
 
 def retry(objects: Objects) -> int:
-    """Queue failed, errored and cancelled records now, with their failures and resets set to 0; return how many."""
+    """Queue failed, errored and cancelled records now, with their failures and resets set to 0. Return their number."""
     return _move("retry", objects)
 
 

@@ -40,11 +40,12 @@ class RecordMethods(Protocol):
 
 
 class RecordRun(HasContext[ContextT_contra]):
-    """The attempt at a record: the second argument of its handler, and the argument of middleware.
+    """An attempt at a record: the second argument of its handler, and the argument of middleware.
 
-    ``RecordRun[Tenant]`` needs a context that middleware provides.
-    ``attempt`` counts failures and resets, from 1. ``record`` is the record, ``id`` its primary key. ``type_name`` is
-    the name of the registration. ``context`` is empty at first: middleware may add values for the handler.
+    ``RecordRun[Tenant]`` declares the context that the handler needs from middleware. ``record`` is the record, and
+    ``id`` is its primary key. ``attempt`` is 1 in the first attempt, and increases with each failure or reset.
+    ``type_name`` is the name of the registration. ``context`` is a dict that is empty at first. Middleware may add
+    values for the handler.
     """
 
     #: The stored context of jobs. Records have none.
@@ -62,11 +63,11 @@ class RecordRun(HasContext[ContextT_contra]):
         self._logs = _Logs(attempt)
 
     def add_log(self, key: str, command: Any, out: str = "", exit_code: int | None = None) -> "ExecutionLog":
-        """Add an entry to the record's execution logs, and store it at once.
+        """Add an entry to the record's execution logs, and store it immediately.
 
-        ``command``: a string or a list of strings. Raises ``RecordLost`` if the attempt no longer holds the record.
-        Inside the handler's own transaction, the entry is stored when that commits. Calls on other threads wait for
-        that transaction.
+        ``command`` is a string or a list of strings. Raises ``RecordLost`` if the attempt no longer holds the record.
+        Inside a transaction of the handler, the entry is stored when it commits, and calls in other threads wait for
+        it.
         """
         return self._logs.add(key, command, out, exit_code)
 
@@ -75,7 +76,7 @@ class RecordRun(HasContext[ContextT_contra]):
         return await self._attempt.acall(partial(self.add_log, key, command, out, exit_code))
 
     def requeue(self, *, after: datetime | None = None) -> None:
-        """Queue the record again when the handler returns, to be processed after an aware time, or at once.
+        """Queue the record again when the handler returns, to be processed now or after an aware time.
 
         This does not count as a failure. If the handler raises an error afterwards, the attempt still ends with that
         error.
@@ -85,13 +86,14 @@ class RecordRun(HasContext[ContextT_contra]):
     def complete(self) -> AbstractContextManager[None]:
         """Open a transaction that commits the handler's writes together with the record's new state.
 
-        The record's row is locked. The commit follows when the handler has returned. Raises ``RecordLost`` if the
-        attempt no longer holds the record. An error inside ends the attempt, even if the handler swallows it.
+        The record's row is locked. The transaction is committed when the handler has returned. Raises ``RecordLost`` if
+        the attempt no longer holds the record. If an error is raised inside the block, the attempt fails with it, even
+        if the handler catches the error.
         """
         return self._attempt.complete()
 
     async def acomplete(self, function: Callable[[], ResultT]) -> ResultT:
-        """``complete`` for async handlers: call a sync function without arguments inside the transaction, on a thread.
+        """``complete`` for async handlers: call a sync function without arguments inside the transaction, in a thread.
 
         Returns the result of the function. Return from the handler soon: until then, the record's row is locked and a
         thread is occupied.
@@ -176,7 +178,7 @@ HOOKS = ("pre_dequeue", "pre_handle", "post_handle")
 
 
 class RecordProcessor(ABC, Generic[RecordT]):
-    """Handles records of a model. Only ``handle`` is required.
+    """The base class of classes that handle records of a model. Only ``handle`` is required.
 
     A worker process creates one object, unless an instance is registered. Several threads call its methods. No
     transaction is open when they are called. ``handle`` may be an ``async def`` method; the hooks are plain methods,
@@ -185,18 +187,18 @@ class RecordProcessor(ABC, Generic[RecordT]):
     """
 
     def pre_dequeue(self) -> Q | bool:
-        """Return whether to dequeue a record now, or a condition that the record must meet, such as a budget."""
+        """Return whether to dequeue a record now, or a condition that the record must meet."""
         return True
 
     def pre_handle(self, record: RecordT) -> None:
-        """Called with each dequeued record, before the next ``pre_dequeue``. The attempt ends with its error."""
+        """Called with each dequeued record, before the next ``pre_dequeue``. An error fails the attempt."""
 
     @abstractmethod
     def handle(self, record: RecordT, run: RecordRun[Any]) -> Awaitable[None] | None:
         """Do the work. The record is completed when this returns."""
 
     def post_handle(self, record: RecordT) -> None:
-        """Called after the new state of the record was written, for any result. An error is only logged."""
+        """Called after the new state of the record was written, whatever the result is. Errors are only logged."""
 
 
 class FunctionProcessor(RecordProcessor[Any]):

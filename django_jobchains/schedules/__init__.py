@@ -1,7 +1,7 @@
-"""Read, pause, resume and run schedules, and change those that do not come from code, while workers run.
+"""Read, pause, resume and run schedules, and create and change schedules that are not declared in code.
 
 Every function joins the caller's transaction, takes ``using`` for a database other than the configured one, and has an
-``a``-prefixed async twin. Workers react at once, or at their next poll.
+async twin with the prefix ``a``. Workers react to a wake-up, or at their next poll.
 """
 
 import builtins
@@ -59,7 +59,7 @@ __all__ = (
 
 
 def list(*, using: str | None = None) -> builtins.list[Schedule]:  # noqa: A001 - as in schedules.list()
-    """Return all schedules, ordered by name. Those of the code are stored when a worker starts."""
+    """Return all schedules, ordered by name. Schedules that are declared in code are stored when a worker starts."""
     return builtins.list(Schedule.objects.using(get_store(using).using).with_orphans().order_by("name"))
 
 
@@ -69,7 +69,7 @@ def get(name: str, *, using: str | None = None) -> Schedule:
 
 
 def pause(*names: str, using: str | None = None) -> None:
-    """Let no tick of these schedules fire, until they are resumed. All or nothing: raises ``ScheduleNotFound``."""
+    """Stop these schedules from firing until they are resumed. Raises ``ScheduleNotFound``, and then pauses none."""
     store = get_store(using)
     with row_transaction(store):
         store.schedules.pause([row.name for row in _locked(names, store)])
@@ -77,7 +77,7 @@ def pause(*names: str, using: str | None = None) -> None:
 
 
 def resume(*names: str, using: str | None = None) -> None:
-    """Let these schedules fire again, from the next tick on. All or nothing: raises ``ScheduleNotFound``."""
+    """Let these schedules fire again, from the next tick on. Raises ``ScheduleNotFound``, and then resumes none."""
     store = get_store(using)
     with row_transaction(store):
         paused = [row for row in _locked(names, store) if row.is_paused]
@@ -86,7 +86,7 @@ def resume(*names: str, using: str | None = None) -> None:
 
 
 def run_now(name: str, *, using: str | None = None) -> Chain:
-    """Enqueue a chain of a schedule at once, even if it is paused. It is for no tick, and moves none.
+    """Enqueue a chain of a schedule now, even if it is paused. The ticks of the schedule do not change.
 
     Raises ``ScheduleNotFound``, ``JobTypeNotFound``, and ``InvalidInput`` if the stored input does not fit the type.
     """
@@ -103,7 +103,7 @@ def run_now(name: str, *, using: str | None = None) -> Chain:
 def next_ticks(name: str, count: int = 5, *, using: str | None = None) -> builtins.list[datetime]:
     """Return the next ticks of a schedule by the database's time, in its time zone, whether or not it is paused.
 
-    There are fewer if a cron expression does not match any more in the next fifty years. Raises ``ScheduleNotFound``.
+    Returns fewer ticks if a cron expression matches no more times in the next fifty years. Raises ``ScheduleNotFound``.
     """
     Count().check("count", count)
     store = get_store(using)
@@ -115,7 +115,7 @@ def next_ticks(name: str, count: int = 5, *, using: str | None = None) -> builti
 def create(
     name: str, job_type: str | JobType[Any, Any], *, using: str | None = None, **options: Unpack[ScheduleOptions]
 ) -> Schedule:
-    """Create a schedule that does not come from code, with the arguments of ``Processors.schedule``.
+    """Create a schedule that is not declared in code, with the arguments of ``Processors.schedule``.
 
     Raises ``ScheduleExists`` and ``InvalidSchedule``.
     """
@@ -136,10 +136,10 @@ def update(
     using: str | None = None,
     **options: Unpack[ScheduleOptions],
 ) -> Schedule:
-    """Change arguments of a schedule that does not come from code; the others stay.
+    """Change the passed arguments of a schedule that is not declared in code.
 
-    ``update(name, cron="0 3 * * *", every=None)`` replaces the rule. With another rule, the schedule begins anew.
-    Raises ``ScheduleNotFound``, ``ScheduleDeclaredInCode`` and ``InvalidSchedule``; then nothing is changed.
+    ``update(name, cron="0 3 * * *", every=None)`` replaces the rule. With another rule, the schedule begins again from
+    now. Raises ``ScheduleNotFound``, ``ScheduleDeclaredInCode`` and ``InvalidSchedule``; then nothing is changed.
     """
     check_options("update", options, ScheduleOptions)
     store = get_store(using)
@@ -158,7 +158,7 @@ def update(
 
 
 def delete(name: str, *, using: str | None = None) -> None:
-    """Delete a schedule that does not come from code, or that is orphaned. Its chains stay.
+    """Delete a schedule that is not declared in code, or is orphaned. Its chains are not deleted.
 
     Raises ``ScheduleNotFound`` and ``ScheduleDeclaredInCode``.
     """

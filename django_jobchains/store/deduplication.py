@@ -27,14 +27,14 @@ Replaceable = Literal["input", "run_at"]
 
 @dataclass(frozen=True)
 class Deduplicate:
-    """Return the existing chain with the same type and key, if there is one, instead of starting another.
+    """Makes ``enqueue`` return an existing chain with the same type and key, instead of starting another.
 
     ``scope``: "incomplete" matches chains that may still run, and "any" also chains that have ended. With a ``window``,
-    a duration that counts from the existing chain's creation, both match younger chains only. "incomplete_or_recent"
-    needs a window: it matches chains that may still run, whatever their age, and chains that are younger than it.
-    ``exclude_chain_ids``: chains that never match, such as the chain that enqueues its own successor.
-    ``replace``: what the first job of the existing chain takes from the new call if it has not started: its "input",
-    with the values of ``context.bound``, its "run_at", with ``delay`` and ``expires``, or both.
+    a duration, both match only chains that were created within this time. "incomplete_or_recent" needs a window, and
+    matches chains that may still run, of any age, and all chains that were created within the window.
+    ``exclude_chain_ids``: chains that never match, such as the chain that enqueues its own successor. ``replace``: the
+    values of the new call that the first job of the existing chain gets if it has not started: "input" (also the values
+    of ``context.bound``), "run_at" (also ``delay`` and ``expires``), or both.
     """
 
     key: str
@@ -83,7 +83,7 @@ class Deduplicate:
 
     @property
     def stored_key(self) -> str:
-        """The key as jobs store it, after the tenant if there is one."""
+        """The key as it is stored in jobs, with the tenant before it if there is one."""
         return f"{self.tenant}{TENANT_SEPARATOR}{self.key}" if self.tenant else self.key
 
     @property
@@ -92,7 +92,7 @@ class Deduplicate:
 
     @property
     def seconds_after_creation(self) -> float | None:
-        """How long after its creation a chain can still match once it has ended. None means forever."""
+        """How long after its creation a chain that has ended can still match. None means forever."""
         if self.scope == "incomplete":
             return 0.0
         return self.window_seconds

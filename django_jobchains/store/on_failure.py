@@ -28,8 +28,8 @@ _COLUMNS = (
 class FailedJob:
     """The input of the chain that ``on_failure`` enqueues: the job that failed.
 
-    ``error`` is its last error, and ``input`` its input as plain JSON. If the input cannot be decoded, for example
-    because a key of the payload codec is missing, ``input`` is None and ``input_problem`` is the reason.
+    ``error`` is its last error, and ``input`` is its input as plain JSON. If the input cannot be decoded, for example
+    because a key of the payload codec is missing, ``input`` is None, and ``input_problem`` explains why.
     """
 
     chain_id: UUID

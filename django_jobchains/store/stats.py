@@ -77,12 +77,13 @@ class RunningGroup(NamedTuple):
 
 @dataclass(frozen=True)
 class FailingType:
-    """A type with recent failed attempts, without those of jobs that were cancelled.
+    """A type with recent failed attempts. Attempts of cancelled jobs are not included.
 
-    ``crashes``: how many of the ``attempts`` failed because their lease ran out. ``failed_jobs``: how many of the
-    ``jobs`` have ended as failed, the others are or were retried. ``last_error``: one line. ``new_failed_jobs``: those
-    whose last attempt failed in the last hour. ``counted_attempts`` and ``counted_failures``: attempts of the last
-    ``counted_seconds``, between one and two hours, as workers have counted them.
+    ``crashes``: how many of the ``attempts`` failed because their lease expired. ``failed_jobs``: how many of the
+    ``jobs`` have ended as failed. The other jobs are retried, or have completed later. ``last_error``: one line.
+    ``new_failed_jobs``: the failed jobs whose last attempt failed in the last hour. ``counted_attempts`` and
+    ``counted_failures``: all attempts and failed attempts in the last ``counted_seconds``, between one and two hours,
+    as counted by workers.
     """
 
     name: str
@@ -101,7 +102,7 @@ class FailingType:
 
 @dataclass(frozen=True)
 class DatabaseFacts:
-    """Figures of the database server. None: unknown for this vendor."""
+    """Figures of the database server. Figures that the vendor does not provide are None."""
 
     alias: str
     vendor: str
@@ -139,7 +140,7 @@ class SpanCount(NamedTuple):
 
 @dataclass(frozen=True)
 class TypeRuns:
-    """Attempts of a type that ended in some hours. The mean duration excludes crashes."""
+    """The attempts of a type that ended in the last hours. The mean duration excludes crashes."""
 
     name: str
     completed: int

@@ -21,11 +21,12 @@ MAX_POOLS = 20
 class PoolState:
     """A pool of child processes of a worker.
 
-    ``workers``: live child processes, of which ``busy`` run a handler. ``is_saturated``: all child processes that it
-    may have are busy. ``cannot_start``: no job is claimed, because child processes do not start. ``is_weakened``:
-    handlers run in threads of the worker for the same reason. ``rss_bytes``: their resident memory. The largest process
-    has ``largest_rss_bytes``. Since the worker started, ``recycled`` were replaced at one of their limits, ``crashed``
-    died, and ``killed`` were killed because their handler did not stop.
+    ``workers``: the number of live child processes, ``busy`` of which run a handler. ``is_saturated``: all child
+    processes that the pool may have are busy. ``cannot_start``: child processes do not start, so no job is claimed.
+    ``is_weakened``: child processes do not start, so handlers run in threads of the worker. ``rss_bytes``: the resident
+    memory of all child processes, and ``largest_rss_bytes`` of the largest one. The other numbers count child processes
+    since the worker started: ``recycled`` ones were replaced at one of their limits, ``crashed`` ones died, and
+    ``killed`` ones were killed because their handler did not stop.
     """
 
     level: str
@@ -82,12 +83,12 @@ class Beat(WorkerState):
 
 @dataclass(frozen=True, slots=True)
 class WorkerFacts(WorkerState):
-    """A worker, with the state it reported with its last heartbeat. ``is_stale``: its heartbeats are missing."""
+    """A worker, as of its last heartbeat. ``is_stale``: several heartbeats are missing."""
 
     is_stale: bool
     started_at: datetime
     heartbeat_at: datetime
-    #: How often it sends heartbeats, and the age of the last one by the database's clock.
+    #: The interval of its heartbeats, and the age of the last one by the database's clock.
     heartbeat_seconds: float
     heartbeat_age_seconds: float
     up_seconds: float

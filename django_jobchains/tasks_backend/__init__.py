@@ -1,4 +1,4 @@
-"""A backend for Django's tasks framework: tasks are jobs, which the same workers run.
+"""A backend for Django's tasks framework. Tasks are stored as jobs, and run in the same workers.
 
 It works with ``django.tasks`` (Django 6.0 and newer) and with its backport ``django_tasks`` (the extra ``tasks``).
 """
@@ -60,7 +60,7 @@ _lock = Lock()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobchainsTask(Task):  # type: ignore[type-arg]
-    """A task whose options replace those of its backend: ``@task(max_attempts=5)``."""
+    """A task that can have its own options instead of the options of its backend, as in ``@task(max_attempts=5)``."""
 
     max_attempts: float | None = None
     backoff: Backoff | BackoffFunction | DurationLike | None = None
@@ -73,7 +73,7 @@ class JobchainsTask(Task):  # type: ignore[type-arg]
 
     @property
     def job_type(self) -> JobType[Any, Any]:
-        """The type of the task's jobs, by which it can be scheduled or be a step of a chain."""
+        """The job type of the task, with which it can be scheduled or be a step of a chain."""
         backend = self.get_backend()
         if not isinstance(backend, JobchainsBackend):
             raise InvalidTask(f"The backend {self.backend!r} of the task {self.module_path!r} runs no jobs.")
@@ -81,12 +81,13 @@ class JobchainsTask(Task):  # type: ignore[type-arg]
 
 
 class JobchainsBackend(BaseTaskBackend):
-    """Enqueues tasks as jobs, and reads their results.
+    """A backend for ``TASKS`` that enqueues tasks as jobs, and reads their results.
 
     ``OPTIONS``: ``max_attempts`` (1 by default), ``backoff`` (a ``Backoff``, seconds, or the dotted path of a
     ``Backoff`` or a function), ``timeout``, ``isolation`` and ``retention`` (a ``Retention``, or a timedelta or seconds
-    for all results), ``concurrency``, ``rate`` and ``fair``, as for ``Processors``. The key of a limit is a parameter
-    of the task, or a function of its arguments by name. The keywords of ``@task`` replace the options for one task.
+    for all results), ``concurrency``, ``rate`` and ``fair``, as for ``Processors``. The key of a limit is the name of a
+    parameter of the task, or a function that receives a dict of its arguments. Keyword arguments of ``@task`` replace
+    the options for one task.
     """
 
     task_class = JobchainsTask
@@ -102,7 +103,7 @@ class JobchainsBackend(BaseTaskBackend):
         self._valid: set[AnyTask] = set()
 
     def slice(self, registry: Registry | None = None) -> TaskSlice:
-        """Return the tasks of this backend in a registry. Raises ``InvalidTaskBackend`` for invalid ``OPTIONS``."""
+        """Return the slice with the tasks of this backend. Raises ``InvalidTaskBackend`` for invalid ``OPTIONS``."""
         registry = registry or get_registry()
         return _slice(registry, self.alias) or self._add_slice(registry)
 
@@ -201,7 +202,7 @@ class JobchainsBackend(BaseTaskBackend):
         return self.slice().add(type_name, task).task
 
     def missing_task(self, path: str, error: TaskNotImported) -> AnyTask:
-        """Return a task that stands for one that cannot be imported, and raises this error."""
+        """Return a task that stands for a task that cannot be imported, and raises this error."""
 
         def missing(*args: Any, **kwargs: Any) -> None:
             raise error

@@ -1,4 +1,4 @@
-"""Events that describe what happened, and the sinks that receive them. Writes are reported after the commit."""
+"""Events describe what happened, and sinks receive them. Events about writes are reported after the commit."""
 
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -67,9 +67,9 @@ _receivers: Mapping[type[Event], tuple[Sink, ...]] = MappingProxyType({})
 
 
 def report(*events: Event) -> None:
-    """Pass events of one kind to every sink. A failing sink has no effect on the outcome of a job.
+    """Pass events of one kind to every sink. An error in a sink does not affect the outcome of a job.
 
-    A sink with ``takes_many_events`` gets all of them in one call.
+    A sink with ``takes_many_events = True`` gets all events in one call.
     """
     for sink in _receivers.get(type(events[0]), _sinks) if events else ():
         takes_many = getattr(sink, "takes_many_events", False)
@@ -81,14 +81,14 @@ def report(*events: Event) -> None:
 
 
 def observes(*kinds: type[DetailEvent]) -> bool:
-    """Return whether any sink receives one of these kinds of events. If not, callers need not create one."""
+    """Return whether any sink receives one of these kinds of events. If not, callers need not create the event."""
     return not _observed.isdisjoint(kinds)
 
 
 def add_sink(sink: Sink, *details: type[DetailEvent]) -> None:
     """Call a function with every event from now on, in the thread that reports it.
 
-    ``details``: the kinds of ``DetailEvent`` that it receives too; ``DetailEvent`` itself stands for all of them.
+    ``details``: the kinds of ``DetailEvent`` that it also receives. Pass ``DetailEvent`` for all kinds.
     """
     for kind in details:
         given: object = kind

@@ -34,17 +34,17 @@ class Event:
 
     @property
     def level(self) -> int:
-        """The level with which the event is logged."""
+        """The level at which the event is logged."""
         return INFO
 
     @property
     def verbosity(self) -> int:
-        """The lowest ``--verbosity`` of ``run_jobworker`` that shows the event."""
+        """The lowest ``--verbosity`` at which ``run_jobworker`` shows the event."""
         return 1
 
     @property
     def style(self) -> str:
-        """The name of a style of Django's commands for the line, or ""."""
+        """The style of the line, as in Django's management commands, or ""."""
         return {WARNING: "WARNING", ERROR: "ERROR"}.get(self.level, "")
 
     def line(self) -> str:
@@ -59,17 +59,17 @@ class DetailEvent(Event):
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnded(Event):
-    """An attempt has ended. ``error``: one line, or "" without an error.
+    """An attempt has ended. ``error``: one line, or "".
 
     ``ending``: "completed", "continued", "retried", "rescheduled", "failed", "cancelled", "handed_back" or "abandoned".
     For records, the new state, or "requeued" or "handed_back".
     """
 
-    #: Of a record, its primary key as text.
+    #: The primary key of a record, as a text.
     job_id: UUID | str
     #: None for a record.
     chain_id: UUID | None
-    #: Of a record, see ``processors.records``.
+    #: The name of the record registration, for a record.
     type_name: str
     #: 0 for a record that could not be loaded.
     attempt: int
@@ -157,7 +157,7 @@ class AttemptStuck(Event):
 
 @dataclass(frozen=True, slots=True)
 class OutcomeDelayed(Event):
-    """The outcome of an attempt could not be written for ``seconds``, and is retried.
+    """The outcome of an attempt could not be written for ``seconds``. The write is repeated.
 
     If ``error`` is "", another transaction has locked the job or record, or a job that waits for its chain.
     """
@@ -177,7 +177,7 @@ class OutcomeDelayed(Event):
 
 @dataclass(frozen=True, slots=True)
 class JobReaped(Event):
-    """A job whose lease had run out was taken from its worker. ``attempt``: the number of the attempt that lost it."""
+    """A job was taken back from its worker, because its lease had expired. ``attempt``: the number of the attempt."""
 
     counter = names.REAPED
     style = "WARNING"
@@ -225,7 +225,7 @@ class RecordReset(Event):
 
 @dataclass(frozen=True, slots=True)
 class RecordCancelled(Event):
-    """A record was cancelled instead of being started, because its flag was set."""
+    """A record was cancelled before it started, because its column ``cancel`` was set."""
 
     counter = names.RECORD_CANCELLED
     style = "WARNING"
@@ -267,7 +267,7 @@ class BlockedJobFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class BlockedJobsSwept(Event):
-    """Blocked jobs were checked. ``found`` of them waited for nothing and were unblocked: it should always be 0."""
+    """Blocked jobs were checked. ``found`` of them were unblocked, because they waited for nothing. It should be 0."""
 
     found: int
     job_ids: tuple[UUID, ...]
@@ -279,14 +279,14 @@ class BlockedJobsSwept(Event):
 
 @dataclass(frozen=True, slots=True)
 class ChainsPruned(Event):
-    """Chains were deleted at the end of their retention. ``count``: how many in one round."""
+    """Chains were deleted after their retention. ``count``: how many in one batch."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleFired(Event):
-    """A chain was enqueued for a tick of a schedule. ``delay_seconds``: from the tick until then."""
+    """A chain was enqueued for a tick of a schedule. ``delay_seconds``: the time since the tick."""
 
     level = DEBUG
     schedule_name: str
@@ -298,7 +298,7 @@ class ScheduleFired(Event):
 
 @dataclass(frozen=True, slots=True)
 class TicksDropped(Event):
-    """Ticks of a schedule do not fire. ``outcome``: "missed", because no worker ran, or "skipped" by ``overlap``."""
+    """Ticks of a schedule do not fire. ``outcome``: "missed" if no worker ran, or "skipped" because of ``overlap``."""
 
     schedule_name: str
     type_name: str
@@ -315,7 +315,7 @@ class TicksDropped(Event):
 
 @dataclass(frozen=True, slots=True)
 class ScheduleFailed(Event):
-    """The tick of a schedule could not be fired, and is tried again."""
+    """The tick of a schedule could not be fired. It is tried again."""
 
     counter = names.SCHEDULE_FAILED
     level = ERROR
@@ -355,7 +355,7 @@ class ChildDied(Event):
 
 @dataclass(frozen=True, slots=True)
 class ChildKilled(Event):
-    """A child process was ended because its attempt was asked to stop for this ``reason``, and did not."""
+    """A child process was killed, because its attempt was asked to stop for this ``reason`` and did not."""
 
     counter = names.CHILD_KILLED
     level = WARNING
@@ -385,7 +385,7 @@ class IsolationWeakened(Event):
 
 @dataclass(frozen=True, slots=True)
 class IsolationFailed(Event):
-    """Child processes of a strict isolation could not start. Its jobs are handed back, and claimed again later."""
+    """Child processes of a strict isolation could not start. Its jobs are returned to the queue."""
 
     counter = names.ISOLATION_FAILED
     level = WARNING
@@ -430,7 +430,7 @@ class WorkerStopping(Event):
 
 @dataclass(frozen=True, slots=True)
 class WorkerStopped(Event):
-    """A worker has stopped. ``abandoned``: attempts that did not end in time, and whose jobs were handed back."""
+    """A worker has stopped. ``abandoned``: the number of attempts that did not end, whose jobs were requeued."""
 
     style = "SUCCESS"
     abandoned: int
@@ -438,7 +438,7 @@ class WorkerStopped(Event):
 
 @dataclass(frozen=True, slots=True)
 class ThreadFailed(Event):
-    """A thread of the worker failed, and is restarted after a pause. ``fatal``: the worker gives up."""
+    """A thread of the worker failed. It is restarted after a pause, or if ``fatal`` is true, the worker stops."""
 
     counter = names.THREAD_FAILED
     level = ERROR
@@ -483,7 +483,7 @@ class ProcessNotStarted(Event):
 
 @dataclass(frozen=True, slots=True)
 class ProcessEnded(Event):
-    """A worker process ended. ``code``: exit code or negative signal. ``restart_seconds``: None for no restart."""
+    """A worker process ended. ``code``: exit code or negative signal. ``restart_seconds``: None without a restart."""
 
     counter = names.PROCESS_ENDED
     number: int
@@ -511,7 +511,7 @@ class ProcessEnded(Event):
 
 @dataclass(frozen=True, slots=True)
 class ProcessNotReplaced(Event):
-    """The replacement of worker process ``number`` did not become ready, so the old process continues."""
+    """The replacement for worker process ``number`` did not become ready, so the old process continues."""
 
     counter = names.PROCESS_ENDED
     outcome = "not_replaced"
@@ -526,7 +526,7 @@ class ProcessNotReplaced(Event):
 
 @dataclass(frozen=True, slots=True)
 class SupervisorGaveUp(Event):
-    """No worker process became ready, many times in a row."""
+    """The supervisor stops, because worker processes failed to become ready many times in a row."""
 
     level = ERROR
     verbosity = 0
@@ -570,7 +570,7 @@ class ChainEnded(DetailEvent):
 
 @dataclass(frozen=True, slots=True)
 class ChainDeleted(DetailEvent):
-    """A chain was deleted by ``chains.delete``. ``ChainsPruned`` reports chains at the end of their retention."""
+    """``chains.delete`` deleted a chain. ``ChainsPruned`` reports chains that are deleted after their retention."""
 
     chain_id: UUID
 
@@ -584,7 +584,7 @@ class ChainCancelRequested(DetailEvent):
 
 @dataclass(frozen=True, slots=True)
 class JobUnblocked(DetailEvent):
-    """The last blocker of a job has ended, so that the job may run."""
+    """The last blocker of a job has ended, so the job may run."""
 
     job_id: UUID
     type_name: str
@@ -648,7 +648,7 @@ class RecordHookEnded(DetailEvent):
 
 @dataclass(frozen=True, slots=True)
 class LeasesRenewed(DetailEvent):
-    """All leases that were due were renewed in one statement. ``count``: how many."""
+    """Leases were renewed in one statement. ``count``: how many."""
 
     count: int
 

@@ -1,4 +1,4 @@
-"""Tools for tests of code that uses chains: run due jobs without a worker, check enqueued jobs, and move the clock.
+"""Tools for tests of code that enqueues chains: run due jobs without a worker, check enqueued jobs, advance the clock.
 
 They work inside a plain ``TestCase``, on its connection and in its transaction. In pytest, the fixture ``jobchains`` of
 this package provides them.

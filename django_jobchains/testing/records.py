@@ -22,10 +22,10 @@ from django_jobchains.worker.records import RecordSource, condition_of
 
 @dataclass(frozen=True)
 class RecordOutcome:
-    """How an attempt at a record ended, and its error in one line, or "" without an error.
+    """How an attempt at a record ended, and its error in one line, or "".
 
-    ``record`` is as it was stored after the attempt. ``ending``: its new state, "requeued", or "abandoned" if it was
-    deleted or taken by others during the attempt.
+    ``record`` is the record as it was stored after the attempt. ``ending`` is its new state, "requeued", or "abandoned"
+    if the record was deleted or changed from outside during the attempt.
     """
 
     record: Any

@@ -45,9 +45,9 @@ ATTEMPTS_LIMIT = 10_000
 
 @dataclass(frozen=True)
 class JobOutcome:
-    """How an attempt at a job ended, and its error in one line, or "" without an error.
+    """How an attempt at a job ended, and its error in one line, or "".
 
-    ``job`` is the job as it was stored after the attempt, with ``input`` as its handler received it.
+    ``job`` is the job as it was stored after the attempt, with the ``input`` that its handler received.
     """
 
     job: Job
@@ -62,13 +62,13 @@ class JobOutcome:
 def run_due_jobs(
     limit: int | None = None, *, raise_errors: bool = False, using: str | None = None
 ) -> list[JobOutcome | RecordOutcome]:
-    """Run due jobs and ready records in this thread, including newly due ones: at most ``limit`` attempts.
+    """Run due jobs and ready records in this thread, including jobs that become due. At most ``limit`` attempts.
 
-    Attempts end as in a worker: an error reschedules its job. With ``raise_errors``, an attempt that is not completed
-    raises an ``AssertionError`` with its traceback. Returns the outcomes of the attempts: a ``JobOutcome`` (``.job``,
-    ``.ending``, ``.error``) or a ``RecordOutcome`` (``.record`` instead of ``.job``) for each. Jobs come first, and
-    limited types after the others. A job that its rate does not allow yet runs after ``clock`` has advanced. Jobs that
-    have expired are cancelled without an attempt.
+    Attempts end as in a worker, so an error does not propagate: its job is retried later. With ``raise_errors``, an
+    attempt that does not complete its job raises an ``AssertionError`` with the traceback. Returns a ``JobOutcome``
+    (``.job``, ``.ending``, ``.error``) or a ``RecordOutcome`` (``.record`` instead of ``.job``) for each attempt. Jobs
+    run before records, and limited types after other types. A job that its rate does not allow yet runs after ``clock``
+    has advanced. Expired jobs are cancelled without an attempt.
     """
     store = get_store(using)
     with announced(store) as effects:
@@ -110,10 +110,10 @@ arun_due_jobs = sync_to_async(run_due_jobs)
 
 
 def fire_schedules(*, using: str | None = None) -> list[Chain]:
-    """Store the schedules of the code, fire those that are due at the test's clock, and return their chains.
+    """Store the schedules that are declared in code, fire their due ticks, and return the chains.
 
-    The first tick of ``every=`` comes one interval after the first call. The chains run in ``run_due_jobs``. Raises
-    ``InvalidSchedule``.
+    Ticks are due by the clock of the test. The first tick of ``every=`` is one interval after the first call. Call
+    ``run_due_jobs`` to run the chains. Raises ``InvalidSchedule``.
     """
     store, registry = get_store(using), get_registry()
     declared = DeclaredSchedules(registry, store)
@@ -210,7 +210,7 @@ class Clock:
         self._store = store
 
     def advance(self, by: DurationLike) -> None:
-        """Move the clock forward by a timedelta or a number of seconds. It continues from there."""
+        """Advance the clock by a timedelta or a number of seconds. It then continues to run."""
         self._store.db.ahead_seconds += Duration(least=0).check("by", by)
 
 
@@ -230,9 +230,9 @@ _ANY_INPUT: Any = object()
 def assert_enqueued(
     job_type: str | JobType[Any, Any], input: Any = _ANY_INPUT, count: int = 1, *, using: str | None = None
 ) -> list[Job]:
-    """Assert that there are ``count`` jobs of a type, including continuations, and with this input if it is passed.
+    """Assert that there are ``count`` jobs of a type, and with this input if it is passed. Continuations count.
 
-    Returns the jobs, oldest first. The input has the form that ``enqueue`` takes.
+    Returns the jobs, oldest first. Pass the input as for ``enqueue``.
     """
     job_type = get_registry().job_type(job_type)
     jobs = list(Job.objects.using(get_store(using).using).of_type(job_type.name).order_by("created_at", "id"))

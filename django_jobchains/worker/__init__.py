@@ -1,4 +1,4 @@
-"""The worker: keeps slots busy with due jobs until it is stopped."""
+"""The worker, which runs due jobs until it is stopped."""
 
 from django_jobchains.worker.worker import Worker
 

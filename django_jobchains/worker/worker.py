@@ -57,17 +57,18 @@ CHECK_COPIES_SECONDS = 0.02
 class Worker:
     """Runs jobs and records of the registered types.
 
-    Up to ``slots`` run in threads, and up to ``async_slots`` async ones on an event loop.
+    Up to ``slots`` attempts run at once in threads, and up to ``async_slots`` async handlers on an event loop.
 
-    ``queues``: the queues served, None for every queue. ``types``: names or patterns ("shop.*"), None for every type
-    with a processor. A string is one name. ``queue_slots``: how many of the slots may run jobs of a queue, as in
-    ``{"mail": 2}``. ``burst``: end when nothing is due. ``max_jobs``: end after this number of jobs. ``max_rss``: a
-    limit in bytes; a larger process claims no more jobs, and ``run`` ends after running attempts.
-    ``max_active_seconds``: the same after the worker has been active for this time. ``maintenance_only``: run no
-    handlers, and only do what each worker does periodically for all. Durations are timedeltas or seconds, and default
-    to ``JOBCHAINS``. ``required_middleware``: classes or dotted paths, in addition to those that ``JOBCHAINS``
-    requires. Raises ``ImproperlyConfigured`` for an invalid argument, if no registered type matches, if the slice of a
-    matching type lacks required middleware, or for an invalid ``on_failure``.
+    ``queues``: the queues to serve, None for all queues. ``types``: names or patterns ("shop.*") of the types to run,
+    None for all types with a processor. A string is a single name. ``queue_slots``: how many of the slots may run jobs
+    of a queue, as in ``{"mail": 2}``. ``burst``: end when nothing is due. ``max_jobs``: end after this number of jobs.
+    ``max_rss``: a number of bytes. If the process uses more memory, it claims no more jobs, and ``run`` ends after the
+    running attempts. ``max_active_seconds``: end in the same way after this time. ``maintenance_only``: run no
+    handlers, and only do the periodic work for all workers, such as taking back jobs of dead workers. Durations are
+    timedeltas or numbers of seconds, and default to ``JOBCHAINS``. ``required_middleware``: classes or dotted paths, in
+    addition to the classes that ``JOBCHAINS`` requires. Raises ``ImproperlyConfigured`` for an invalid argument, if no
+    registered type matches, if the slice of a matching type lacks required middleware, or for an invalid
+    ``on_failure``.
     """
 
     _started_at: float | None = None
@@ -99,7 +100,7 @@ class Worker:
     ) -> None:
         settings = get_settings()
         self.name = checked(WORKER_NAME, "name", name, socket.gethostname()[: WORKER_NAME.length])
-        #: Unique, so that a restarted worker is not mistaken for the one that died.
+        #: Unique, so that a restarted worker is not mistaken for its predecessor.
         self.id = f"{self.name}:{os.getpid()}:{str(new_id())[-12:]}"
         seconds = Duration(least=0)
         self.shutdown_seconds = checked(seconds, "shutdown_seconds", shutdown_seconds, settings.SHUTDOWN_SECONDS)
@@ -156,10 +157,10 @@ class Worker:
     # Running
 
     def run(self) -> int:
-        """Run until a signal, or until the end of ``burst`` or ``max_jobs``. Returns the exit code, 1 after a failure.
+        """Run until a signal or a limit such as ``max_jobs``. Return the exit code, which is 1 after a failure.
 
-        On the main thread, SIGTERM and SIGINT stop it. It waits for running handlers after the first signal, but not
-        after a second one. Signals that arrive at the same time count as one.
+        In the main thread, SIGTERM and SIGINT stop the worker. After the first signal, it waits for running handlers;
+        after a second one, it does not. Signals that arrive at the same time count as one.
         """
         with self._handled_signals():
             try:
@@ -173,10 +174,10 @@ class Worker:
         return int(self.failed)
 
     def run_until_idle(self, timeout: DurationLike = 60) -> None:
-        """Run all due jobs, and jobs that become due at once because of them. ``timeout``: a timedelta or seconds.
+        """Run all due jobs, including continuations and jobs that they unblock, and return.
 
-        Raises ``TimeoutError``, ``ImproperlyConfigured`` if tables are missing, and ``RuntimeError`` if a thread of the
-        worker failed too often.
+        ``timeout`` is a timedelta or a number of seconds. Raises ``TimeoutError``, ``ImproperlyConfigured`` if tables
+        are missing, and ``RuntimeError`` if a thread of the worker failed too often.
         """
         deadline = time.monotonic() + ANY_DURATION.check("timeout", timeout)
         self.burst = True
@@ -195,8 +196,7 @@ class Worker:
             raise TimeoutError(f"There was still work after {timeout} seconds.")
 
     def check_database(self) -> None:
-        """Raise ``ImproperlyConfigured`` if tables are missing or have other columns, or if handlers would write
-        through another alias.
+        """Raise ``ImproperlyConfigured`` if tables are missing or have other columns, or handlers use another alias.
 
         An unavailable database is not an error, because the worker waits for it.
         """
@@ -243,10 +243,10 @@ class Worker:
             repair_connections()
 
     def stop(self, timeout: DurationLike | None = None) -> int:
-        """Claim no more jobs, wait for handlers for ``timeout``, then abort them and hand their jobs back.
+        """Claim no more jobs, wait up to ``timeout`` for handlers, then abort them and return their jobs to the queue.
 
-        ``timeout`` is a timedelta or seconds. Returns how many attempts had not ended. May be called once. Takes at
-        most a second or two longer than the timeout.
+        ``timeout`` is a timedelta or a number of seconds. Returns how many attempts had not ended. Can be called only
+        once. Takes at most a second or two longer than the timeout.
         """
         seconds = self.shutdown_seconds if timeout is None else ANY_DURATION.check("timeout", timeout)
         self.components.health_monitor.set_state("stopping")
@@ -263,7 +263,7 @@ class Worker:
         self.stop_request.make()
 
     def retire(self) -> None:
-        """Claim no more jobs, and let ``run`` end after all running attempts. Can be called from any thread."""
+        """Claim no more jobs, and end ``run`` after all running attempts. Can be called from any thread."""
         if not self.components.claim_loop.retires:
             self.components.health_monitor.set_state("retiring")
             self.components.announce_stop()
@@ -271,7 +271,7 @@ class Worker:
 
     @property
     def active_seconds(self) -> float:
-        """The seconds since the worker was started, 0 before."""
+        """The seconds since the worker was started, or 0 before."""
         return 0.0 if self._started_at is None else time.monotonic() - self._started_at
 
     @property
@@ -286,7 +286,7 @@ class Worker:
 
     @property
     def failed(self) -> bool:
-        """Whether a component could not continue."""
+        """Whether the worker stopped because one of its components could not continue."""
         return self._failed.is_set()
 
     def health(self) -> Health:

@@ -33,7 +33,7 @@ QUIET_SECONDS = 600.0
 
 
 class JobchainsInstrumentor(BaseInstrumentor):  # type: ignore[misc]
-    """Records the traces and metrics of jobs. There is one for each process.
+    """Records the traces and metrics of jobs. A process has one instance.
 
     While it is active, each exporter for OTLP logs only the first failure in ten minutes.
 
@@ -42,7 +42,7 @@ class JobchainsInstrumentor(BaseInstrumentor):  # type: ignore[misc]
     """
 
     _metrics: Metrics | None = None
-    #: By the names of the loggers.
+    #: Filters by the names of the loggers.
     _filters: "dict[str, FirstFailure] | None" = None
 
     def instrumentation_dependencies(self) -> Collection[str]:
@@ -69,10 +69,10 @@ class JobchainsInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
 
 def register_gauges(meter_provider: MeterProvider | None = None) -> AlwaysGauges:
-    """Report the gauges about queues from this process too, such as a web server, in case no worker runs.
+    """Report the gauges about queues from this process too, such as a web server, even if no worker runs.
 
-    This is not needed in workers. The gauges take one bounded query every ten seconds. ``close()`` of the result ends
-    this.
+    Workers report them without this call. The gauges need one query with a time limit every ten seconds. Call
+    ``close()`` on the returned object to stop.
     """
     return AlwaysGauges(metrics_of(meter_provider).gauges)
 

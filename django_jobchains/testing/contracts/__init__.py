@@ -1,6 +1,6 @@
-"""The contracts of notifiers, payload codecs, payload types and pools, as pytest tests.
+"""Contracts for notifiers, payload codecs, payload types and pools, as classes of pytest tests.
 
-Subclass one, and define how your object is created. Run it with pytest. See
+Subclass one of them, define how your object is created, and run the tests with pytest. See
 ``docs/guides/write-your-own.md``.
 """
 

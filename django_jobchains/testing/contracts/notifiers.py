@@ -66,7 +66,7 @@ class ReceivedHints:
         return [hint for hint in self.hints if hint.subject != EVERY]
 
     def until(self, condition: Callable[[], Any]) -> None:
-        """Wait for a condition about the hints, which the error shows if it stays false."""
+        """Wait until a condition about the hints is true. The error contains the description if it stays false."""
         until(condition, what=lambda: self.hints)
 
     def until_received(self, *hints: Hint) -> None:
@@ -78,21 +78,23 @@ class ReceivedHints:
 
 
 class NotifierContract:
-    """The tests that every notifier passes. Define how one is created::
+    """The tests that every notifier must pass. Define how one is created::
 
         class TestMine(NotifierContract):
             def make(self) -> Notifier:
                 return MyNotifier("default")
 
-    The attributes ``carries_hints``, ``calls_back`` and ``has_budgets`` describe what it can do. ``interrupt`` stops
-    its server. If it uses the database, mark the class ``pytest.mark.django_db(transaction=True)``.
+    The attributes ``carries_hints``, ``calls_back`` and ``has_budgets`` describe what the notifier supports.
+    ``interrupt`` stops its server. If the notifier uses the database, mark the class with
+    ``pytest.mark.django_db(transaction=True)``.
     """
 
-    #: Whether hints arrive as they were sent. False: after any commit, every listener is asked to query the database.
+    #: Whether hints arrive as they were sent. If False, every listener is asked to query the database after each
+    #: commit.
     carries_hints = True
-    #: Whether listeners are ever called. False: workers poll.
+    #: Whether listeners are called at all. If False, workers poll.
     calls_back = True
-    #: Whether ``take`` distributes the jobs of a hint. False: it may always return None, which means "unknown".
+    #: Whether ``take`` distributes the jobs of a hint. If False, it may always return None.
     has_budgets = False
 
     def make(self) -> Notifier:
@@ -100,7 +102,7 @@ class NotifierContract:
         raise NotImplementedError
 
     def interrupt(self) -> AbstractContextManager[None] | None:
-        """Return a context manager that stops the server during its block. None skips the tests that need it."""
+        """Return a context manager that stops the server during its block, or None to skip the tests that need it."""
         return None
 
     @pytest.fixture(autouse=True)
@@ -149,7 +151,7 @@ class NotifierContract:
         return received
 
     def publish(self, *hints: Hint) -> None:
-        """Send hints as another process does."""
+        """Send hints, as another process would."""
         self.notifier().publish(hints)
 
     # Publishing: hints arrive unchanged, and the caller is not delayed
@@ -229,7 +231,7 @@ class NotifierContract:
 
     @calling_back
     def test_a_new_listener_is_asked_to_query(self) -> None:
-        """It queries after it has subscribed, so that earlier commits are found."""
+        """The query is after the subscription, so that it finds earlier commits."""
         self.received().until_resynced()
 
     @calling_back
@@ -424,7 +426,7 @@ class NotifierContract:
 
     @sharing_out
     def test_each_group_has_a_budget(self) -> None:
-        """Each group of workers serves other queues or types, so the jobs of the other group do not count."""
+        """Each group of workers serves other queues or types, so it has its own budget."""
         notifier, hint = self.hint_received(2)
         groups = (GROUP, "other", "with spaces, * and ✓", "x" * 300)
         assert [notifier.take(hint, 5, group) for group in groups] == [2] * len(groups)

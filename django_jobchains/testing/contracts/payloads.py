@@ -36,7 +36,7 @@ TEXTS = ("", "naïve ✓ 😀", "line\nbreak", "x" * 1_000_000, *map(json.dumps,
 
 
 class PayloadCodecContract:
-    """The tests that every payload codec passes.
+    """The tests that every payload codec must pass.
 
     Define how one is created::
 
@@ -45,7 +45,7 @@ class PayloadCodecContract:
                 return MyCodec(key="…")
     """
 
-    #: Whether encoded texts are unreadable. False for one that only compresses, for example.
+    #: Whether encoded texts are unreadable. Set it to False for a codec that only compresses, for example.
     hides = True
 
     def make(self) -> PayloadCodec:
@@ -83,7 +83,7 @@ class PayloadCodecContract:
 
 
 class PayloadTypeContract:
-    """The tests that every ``PayloadType`` passes.
+    """The tests that every ``PayloadType`` must pass.
 
     Define how one is created, and examples of values::
 
@@ -98,7 +98,7 @@ class PayloadTypeContract:
 
     #: Values of the type.
     values: Sequence[Any] = ()
-    #: Values of other types, which are not JSON of this type either.
+    #: Values of other types, which are also not the JSON of a value of this type.
     invalid_values: Sequence[Any] = ()
     #: JSON values that do not fit the type.
     invalid_json: Sequence[Any] = ()

@@ -36,16 +36,16 @@ sync_and_async = pytest.mark.parametrize("is_async", [False, True], ids=["sync",
 
 
 class PoolContract:
-    """The tests that every pool of child processes passes. Define how one is created::
+    """The tests that every pool of child processes must pass. Define how one is created::
 
         class TestMine(PoolContract):
             def make(self) -> ChildPool:
                 return MyPool(max_workers=2, grace_seconds=0.5)
 
-    It has room for two children, and a short grace.
+    The pool must have room for two children, and a short grace period.
     """
 
-    #: Whether released children are used again, and ``acquire`` waits if all are in use.
+    #: Whether released children are used again, and ``acquire`` waits while all children are in use.
     keeps_children = True
 
     def make(self) -> ChildPool:
