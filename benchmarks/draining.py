@@ -166,10 +166,10 @@ def _backlog(kind: Kind, is_quick: bool) -> Cell:
     runs = _runs(kind, SLOTS, 1)
     return Cell(
         "drain-backlog",
-        f"the same with {finished:,} finished jobs and {pending:,} pending jobs of 50 other types",
+        f"the jobs of drain, with {finished:,} finished jobs and {pending:,} pending jobs of 50 other types",
         {name: after(prepare, runs[name]) for name in ("ours", LOOP)},
         prepare=partial(add_backlog, finished, pending),
-        row=Row(f"drain beside {finished:,} finished and {pending:,} pending jobs of other types"),
+        row=Row(f"drain with {finished:,} finished and {pending:,} pending jobs of other types"),
     )
 
 
@@ -183,7 +183,7 @@ def _claim_and_finish(kind: Kind) -> Cell:
         f"{kind.chains:,} jobs, claimed and finished {LARGE} at a time with the store, in one loop without handlers",
         {name: after(prepare, partial(bare_drain, loop, kind.type_name, kind.chains)) for name, loop in loops.items()},
         (Target(server, at_most=25), Target("WAL bytes/job", at_most=1_300)),
-        row=Row(f"claim and finish in batches of {LARGE}, µs of the server's CPU", server),
+        row=Row(f"claim and finish in batches of {LARGE}, µs of the server's CPU per job", server),
     )
 
 

@@ -16,7 +16,7 @@ def cells(*, is_quick: bool) -> Iterator[Cell]:
     what = f"{count:,} records whose handler returns, one worker process, {SLOTS} slots"
     targets = (Target("records/s", at_least=1_500), Target("records/s", at_least=0.6, of_floor=THREADS))
     yield _cell("records", what, count, 0, 0, targets, Row("records whose handler returns", "records/s"))
-    more = f"the same with {finished:,} completed records and {waiting:,} that wait for their time"
+    more = f"the same records, with {finished:,} completed records and {waiting:,} with a later process_after"
     yield _cell("records-backlog", more, count, finished, waiting, targets)
 
 

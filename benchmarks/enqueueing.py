@@ -31,7 +31,7 @@ def cells(*, is_quick: bool) -> Iterator[Cell]:
             for name, run in (("ours", _ours), ("Django cursor", _django), ("psycopg", _psycopg))
         },
         (Target("jobs/s", at_least=0.9, of_floor="Django cursor"),),
-        row=Row("enqueue, each in its own transaction"),
+        row=Row("enqueue one job in each transaction"),
     )
     yield Cell(
         "enqueue-task",
@@ -53,7 +53,7 @@ def cells(*, is_quick: bool) -> Iterator[Cell]:
             Target("jobs/s", at_least=0.95, of_floor="psycopg unnest"),
             Target("jobs/s", at_least=1, of_floor="pgqueuer"),
         ),
-        row=Row(f"enqueue_many, {IN_ONE_CALL:,} a call"),
+        row=Row(f"enqueue_many with {IN_ONE_CALL:,} jobs"),
     )
 
 

@@ -46,7 +46,7 @@ def cells(*, is_quick: bool) -> Iterator[Cell]:
         both = Both(backlog)
         yield Cell(
             f"flat-{backlog.name}",
-            f"cost with {backlog.count:,} {backlog.title}, in µs a job or a call",
+            f"cost with {backlog.count:,} {backlog.title}, in µs per job or call",
             {"ours": both.beside_the_backlog, "empty tables": both.alone},
             tuple(Target(metric, at_most=_bound(backlog, metric), of_floor="empty tables") for metric in FLAT),
             prepare=partial(backlogs.make, backlog),
@@ -57,7 +57,7 @@ def cells(*, is_quick: bool) -> Iterator[Cell]:
 
 def _row(backlog: Backlog) -> Row:
     largest = max(BATCHES)
-    return Row(f"claim of {largest} beside {backlog.count:,} {backlog.title}, µs a job", f"claim {largest}")
+    return Row(f"claim of {largest} with {backlog.count:,} {backlog.title}, µs per job", f"claim {largest}")
 
 
 def _bound(backlog: Backlog, metric: str) -> float:
@@ -69,7 +69,7 @@ def _bound(backlog: Backlog, metric: str) -> float:
 
 def _backlogs() -> Iterator[Backlog]:
     million, served = 1_000_000, ("default",)
-    yield Backlog("nothing", "jobs (the noise between the two sides)", 0, backlogs.nothing)
+    yield Backlog("nothing", "other jobs on both sides, which shows the noise", 0, backlogs.nothing)
     yield Backlog("finished", "finished jobs", 10 * million, backlogs.finished)
     yield Backlog("types", "due jobs of 50 other types", million, backlogs.of_other_types)
     yield Backlog("many-types", "due jobs of 1,000 other types", million, backlogs.of_many_other_types)
@@ -78,7 +78,7 @@ def _backlogs() -> Iterator[Backlog]:
     yield Backlog("tenants", title, million // 10, backlogs.of_other_types_in_other_queues)
     yield Backlog("tomorrow", "jobs of a higher priority for tomorrow", million, backlogs.of_tomorrow)
     yield Backlog("blocked", "blocked jobs", million, backlogs.blocked)
-    title = "completed records and a tenth as many that wait for their time"
+    title = "completed records and a tenth as many with a later process_after"
     yield Backlog("records", title, million, backlogs.of_records)
     yield Backlog("running", "running jobs of other workers", 100_000, backlogs.running)
 

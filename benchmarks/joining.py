@@ -40,7 +40,7 @@ def cells(*, is_quick: bool) -> Iterator[Cell]:
     samples = 2 if is_quick else 7
     yield Cell(
         "fan-in",
-        f"a job that waits for {WIDTH:,} chains of one job each: from their commit to its start, {samples} samples",
+        f"from the commit of {WIDTH:,} chains to the start of the job that waits for them, {samples} samples",
         {"ours": partial(_ours, samples), "psycopg loop": partial(_bare, samples)},
     )
     times = 1 if is_quick else 5

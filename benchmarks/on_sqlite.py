@@ -44,7 +44,7 @@ def _processes(suffix: str, floor: str, what: str, type_name: str, jobs: int) ->
     bare = partial(bare_drain, f"sqlite-{floor}", type_name, jobs, processes=PROCESSES)
     return Cell(
         f"sqlite-{PROCESSES}-processes{suffix}",
-        f"SQLite: {what}, {PROCESSES} worker processes at once",
+        f"SQLite: {what}, {PROCESSES} worker processes",
         {
             "ours": partial(_after_fill, type_name, jobs, partial(_drain_together, type_name, jobs)),
             "sqlite3 loops": partial(_after_fill, type_name, jobs, bare),

@@ -29,26 +29,26 @@ HEADLINES = {
 }
 
 RELY = """\
-All contestants took turns, and figures are medians of the rounds. Rely on the ratios rather than the rates, because
-they depend less on the machine. Differences under 12 % are not evidence. [Performance](performance.md) explains the
-figures. `make bench` writes this page."""
+The systems were measured in turns, and each figure is the median of the rounds. Compare ratios rather than rates,
+because ratios depend less on the machine. A difference of less than 12 % is not evidence.
+[Performance](performance.md) explains the figures. `make bench` writes this page."""
 
 EXPLANATION = """\
 A *floor* does the same work with bare statements. A *peer* is another system that does the same work in a separate
 environment. The ratio compares django_jobchains with the floor: for a rate, more is better, and for a time, less is
-better. The *limit* is what a faster program would have to use less of. It is computed from the CPU time of a job in
-the client (a worker or an enqueuing process) and in the server, compared with the time of a job. "–" means that this
-was not measured. Each cell has its own process."""
+better. The *limit* is the resource that limits the figure. It follows from the CPU time that a job takes in the client
+(a worker or an enqueuing process) and in the server, compared with the total time of a job. "–" means that this was
+not measured. Each cell was measured in a new process."""
 
 CELLS = """\
-"ours" is django_jobchains. The lowest and the highest figure of the rounds are in brackets. Some cells compare ours
-also with other *ways* of configuring it, such as another notifier."""
+"ours" is django_jobchains. The lowest and the highest figure of the rounds are in brackets. Some cells also compare
+"ours" with another configuration (a *way*), such as another notifier."""
 
 PEERS = """\
 Each peer runs in a separate environment and database, with handlers that do nothing. django_jobchains has the same
-[guarantees](guarantees.md) in every cell: a job runs at least once, and again when its lease of 60 s (default) is
-not renewed; what it writes in `complete()` is written exactly once; every write of an attempt is fenced by its lease
-number; and completed jobs stay for 30 days (default)."""
+[guarantees](guarantees.md) in every cell: a job runs at least once, and again if its lease of 60 s (default) is not
+renewed; its writes in `complete()` are committed exactly once; every write of an attempt checks its lease number; and
+completed jobs stay for 30 days (default)."""
 
 QUICK = "**A quick run: it checks that everything works, and its figures mean nothing.**"
 
@@ -75,7 +75,7 @@ def page(run: dict[str, Any]) -> str:
     parts += ["## What limits each figure", EXPLANATION, _rows(run), "## Targets", _targets(cells)]
     parts += ["## Measured on", _machine(run), "## All cells", CELLS]
     for cell in cells:
-        parts += [f"### {cell['name']}", f"{_sentence(cell['title'])} Load {cell['load']:.1f}.", _cell(cell)]
+        parts += [f"### {cell['name']}", f"{_sentence(cell['title'])} Load average {cell['load']:.1f}.", _cell(cell)]
         parts += [failure(name, line(error)) for name, error in cell["failures"].items()]
     header = ("peer", "version", "settings", "guarantees")
     rows = [(name, *(peer[column] for column in header[1:])) for name, peer in run["peers"].items()]
@@ -90,8 +90,8 @@ def _introduction(run: dict[str, Any]) -> str:
     server = run["machine"].get("PostgreSQL", {}).get("server")
     machine = f"one machine with {run['machine']['CPUs']} CPUs" + (f" and PostgreSQL {server}" if server else "")
     return (
-        "What django_jobchains does, beside bare statements that do the same work, and beside the fastest other\n"
-        f"system that was measured. All of them ran on {machine}, on {run['how']['date']}."
+        "The rates and times of django_jobchains, compared with bare statements that do the same work, and with the\n"
+        f"fastest other system. All were measured on {machine}, on {run['how']['date']}."
     )
 
 
@@ -138,7 +138,7 @@ def _targets(cells: Iterable[Measured]) -> str:
 def _rows(run: dict[str, Any]) -> str:
     cpus = int(run["machine"]["CPUs"])
     rows = [_row(cell, cpus) for cell in run["cells"] if cell["row"]]
-    return table(("", "floor", "best peer", "django_jobchains", "of the floor", "limit"), rows)
+    return table(("", "floor", "best peer", "django_jobchains", "compared with the floor", "limit"), rows)
 
 
 def _row(cell: Measured, cpus: int) -> Sequence[str]:
@@ -181,9 +181,10 @@ def _ratio(cell: Measured, floor: str, metric: str) -> str:
 def _losses(cells: Sequence[Measured]) -> Iterator[str]:
     header = ("cell", "metric", "other", "theirs", "ours", "ratio")
     peers = [loss for loss in losses(cells, "peer") if loss.share < 1 - NOISE]
-    yield _section("Other systems (*peers*) that were faster", header, map(_loss, peers))
+    yield _section("Cells in which another system (a *peer*) was faster", header, map(_loss, peers))
     floors = [loss for loss in losses(cells, "floor") if loss.share < FAR_FROM_FLOOR]
-    yield _section(f"Less than {FAR_FROM_FLOOR:.0%} of what bare statements (a *floor*) do", header, map(_loss, floors))
+    title = f"Cells in which django_jobchains reaches less than {FAR_FROM_FLOOR:.0%} of bare statements (a *floor*)"
+    yield _section(title, header, map(_loss, floors))
     if not any(role == "peer" for cell in cells for role in cell["roles"].values()):
         yield "No peer was measured in this run."
 

@@ -36,7 +36,10 @@ INSERT = """
 
 def cells(*, is_quick: bool) -> Iterator[Cell]:
     count, seconds = (500, 2) if is_quick else (10_000, 20)
-    for name, when, spread in (("at-once", "due at one instant", 0), ("spread", f"due over {seconds} s", seconds)):
+    for name, when, spread in (
+        ("at-once", "all due at the same time", 0),
+        ("spread", f"due over {seconds} s", seconds),
+    ):
         yield Cell(
             f"schedules-{name}",
             f"from the ticks of {count:,} schedules, {when}, to the commits of their chains, one idle worker",

@@ -10,13 +10,14 @@ from benchmarks.markdown import table
 INTRODUCTION = f"""\
 # The admin at ten million jobs
 
-`python -m benchmarks.admin` writes this page from the figures of one run. To change it, change `benchmarks/admin/`.
+This page shows the response times of the admin with ten million jobs. `python -m benchmarks.admin` writes it from the
+figures of one run.
 
-Django's test client requests each page in one process: the figures include middleware, session, permissions and
+Django's test client requests each page in one process. The figures include middleware, session, permissions and
 templates, but not the network. *p50* and *p95* are milliseconds over {{times}} requests. *CPU* is the CPU time of
-Python and the database's process together, which does not depend on the machine's other work. *first* is the first
-request, which may read from the disk. *statements* counts all SQL statements of a request, including those for the
-session and the user. The limit is a p95 below {MAX_MILLISECONDS:.0f} ms."""
+Python and of the database's process, which hardly depends on other work of the machine. *first* is the first request,
+which may read from the disk. *statements* are all SQL statements of a request, including the statements for the
+session and the user. The limit is a p95 of {MAX_MILLISECONDS:.0f} ms."""
 
 REPEATING = """\
 ## How to repeat the measurement
@@ -25,8 +26,8 @@ REPEATING = """\
     python -m benchmarks.admin measure --json .cache/admin.json --page docs/explanation/admin-at-scale.md
     python -m benchmarks.admin drop
 
-`BENCH_DATABASE_URL` names the server. `fill` takes some minutes and 8 GB for ten million jobs. With a hundredth of them
-it takes seconds, which is enough to check that everything works."""
+`BENCH_DATABASE_URL` names the server. For ten million jobs, `fill` takes some minutes and 8 GB. For a first test, use
+a hundredth of the jobs, which takes seconds."""
 
 HEADER = ("", "p50 ms", "p95 ms", "CPU p95 ms", "first ms", "statements")
 

@@ -102,8 +102,8 @@ _PGQUEUER = Peer(
     "pgqueuer",
     ("pgqueuer[asyncpg]>=1.6", "asyncpg>=0.30", "uvloop>=0.21"),
     "batch_size 10 (default), no limit on concurrent jobs (default), coroutine handlers on uvloop; LISTEN",
-    "at least once: a job without a heartbeat for 30 s is picked again; ends are written in batches, by id and without "
-    "a fence; finished jobs are moved to a log",
+    "at least once: a job without a heartbeat for 30 s is run again; results are written in batches, by id, without a "
+    "check that the worker still holds the job; finished jobs are moved to a log",
     jobs=10_000,
     pending="SELECT count(*) FROM pgqueuer",
 )
@@ -147,7 +147,8 @@ _DJANGO_OX = Peer(
     "django_ox",
     ("django-ox>=1.9", "Django>=6.0", _PSYCOPG),
     f"{SLOTS} threads in one process, quiet (--verbosity 0), polls every 1 s (default); {_DJANGO}",
-    "at least once, by leases of 300 s that its workers renew; finished tasks stay until they are pruned",
+    "at least once: a task without a renewal of its lease for 300 s is run again; finished tasks stay until they "
+    "are pruned",
     jobs=3_000,
     pending="SELECT count(*) FROM django_ox_oxtask WHERE status IN ('READY', 'RUNNING')",
     has_tasks=True,
@@ -188,8 +189,8 @@ _GRAPHILE_WORKER = Peer(
     "graphile_worker",
     ("graphile-worker@>=0.17", _NODE),
     f"concurrency {SLOTS}, polls every 2 s (default); LISTEN",
-    "at least once: a crashed worker's jobs are run again after four hours; ends are not fenced (a DELETE by id); "
-    "finished jobs are deleted",
+    "at least once: a crashed worker's jobs are run again after four hours; a result is a DELETE by id, without a "
+    "check that the worker still holds the job",
     jobs=10_000,
     pending="SELECT count(*) FROM graphile_worker.jobs",
     is_node=True,
@@ -210,8 +211,8 @@ _PG_BOSS = Peer(
     "pg_boss",
     ("pg-boss@>=12", _NODE),
     f"{SLOTS} workers in one process, which fetch one job and then wait for 2 s (default) or a NOTIFY",
-    "at least once: an active job is retried 15 minutes after its fetch, twice at most; ends are fenced by the number "
-    "of the retry; finished jobs stay for 7 days",
+    "at least once: an active job is retried 15 minutes after its fetch, at most twice; the write of a result checks "
+    "the number of the retry; finished jobs stay for 7 days",
     jobs=50,
     pending="SELECT count(*) FROM pgboss.job WHERE state < 'completed'",
     is_node=True,
