@@ -1,4 +1,4 @@
-"""An hour under fire: much work of all kinds, while everything that can fail does.
+"""An hour of work of all kinds, while everything that can fail does.
 
     python -m tests.soak --minutes 60 --rate 68
 
