@@ -37,7 +37,7 @@ class JobchainsConfig(AppConfig):
 
 
 def import_task_backends() -> None:
-    """Import the backends in ``TASKS``, because one of ours tells the registry how to find tasks."""
+    """Import the backends in ``TASKS``, because our backend registers how to find tasks."""
     for params in getattr(settings, "TASKS", {}).values():
         path = params.get("BACKEND", "")
         try:

@@ -37,7 +37,7 @@ _bound: ContextVar[_Bound] = ContextVar("jobchains_context", default=_NOTHING)
 def bound(**values: Any) -> Iterator[None]:
     """Add these values, and those of an outer ``bound``, to the context of chains that are enqueued in the block.
 
-    Values are JSON. They are encoded at once, so later changes to a list or dict have no effect. Raises
+    Values are JSON. They are encoded immediately, so later changes to a list or dict have no effect. Raises
     ``InvalidContext``, which names the value. Can also be used as a decorator.
     """
     with restore_context(merge_contexts(_bound.get().text, encode(values, InvalidContext) if values else None)):

@@ -96,7 +96,7 @@ def _check_target(name: str | None, queue: str | None) -> None:
 
 
 def _declared(store: Store) -> dict[str, DeclaredLimit]:
-    """Return the limits that the code declares, also those of tasks that this process has not used."""
+    """Return the limits that the code declares, also the limits of tasks that this process has not used."""
     registry = get_registry()
     registry.add_tasks(store.task_names.read)
     return registry.limits()

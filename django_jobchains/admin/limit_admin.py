@@ -84,7 +84,7 @@ class LimitPage:
 
 
 class LimitForm(forms.Form):
-    """How many jobs may run at once, and start in the declared time. What is left empty is not changed."""
+    """How many jobs may run at once, and start in the declared period. Empty fields do not change a number."""
 
     concurrency = forms.IntegerField(min_value=0, max_value=MAX_LIMIT, required=False, label=_("Jobs at once"))
     rate = forms.IntegerField(min_value=0, max_value=MAX_LIMIT, required=False, label=_("Starts"))
@@ -251,7 +251,7 @@ class LimitAdmin(ReadOnlyAdmin):
 
 
 def _holding(jobs: QuerySet[Job], limit: LimitFacts) -> QuerySet[Job]:
-    """Return the jobs among which the running ones hold the places of a limit."""
+    """Return the jobs whose running ones hold the places of a limit."""
     if limit.kind == "queue":
         return jobs.filter(queue=limit.name)
     if limit.concurrency is None:

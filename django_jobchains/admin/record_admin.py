@@ -185,7 +185,7 @@ class RecordActionAdmin(ConfirmedActions):
     def perform_action(
         self, request: HttpRequest, action: Any, targets: Sequence[Any], form: Any, result: ActionResult
     ) -> list[Model]:
-        """Lock the records, check them again, and change those that still allow it."""
+        """Lock the records, check them again, and change the records that still allow it."""
         keys = [record.pk for record in targets]
         rows = self.model._base_manager.using(self.action_database(request))
         to_lock = rows.filter(pk__in=keys).order_by("pk")
@@ -230,7 +230,7 @@ class RecordPaginator(Paginator):  # type: ignore[type-arg]  # takes no paramete
 
 
 class RecordChangeList(ChangeList):
-    """A list that reads its rows at once, within the time limit of the page, and without their logs."""
+    """A list that reads its rows when it is created, within the time limit of the page, and without their logs."""
 
     def get_filters(self, request: HttpRequest) -> Any:
         """Ignore lookups that no filter declares, as the lists of chains and jobs do.

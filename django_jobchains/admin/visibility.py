@@ -61,7 +61,7 @@ class Visibility:
         return has_own_view_permission(self._admin(model)) and not self.sees_all(model)
 
     def decides_by_row(self, model: type[Model]) -> bool:
-        """Return whether what the user may do with a row can depend on the row."""
+        """Return whether the user's permissions can depend on the row."""
         admin = self._admin(model)
         return bool(admin and admin.decides_by_row())
 

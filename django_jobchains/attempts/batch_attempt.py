@@ -32,8 +32,8 @@ class BatchAttempt(Attempt[Outcome]):
     retried.
     """
 
-    #: How long the transaction waits for jobs that another transaction has locked, before the other jobs are handed
-    #: back.
+    #: How long the transaction waits for jobs that another transaction has locked, before the other jobs are returned
+    #: to the queue.
     lock_seconds = 2.0
 
     def __init__(self, claimed: Sequence[tuple[ClaimedJob, AbortSignal]], environment: Environment) -> None:

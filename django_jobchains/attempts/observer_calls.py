@@ -1,4 +1,4 @@
-"""Calls the observers of attempts, in order, on a thread for that: what they do may take long or use the database."""
+"""Calls the observers of attempts, in order, on a separate thread, because they may take long or use the database."""
 
 import time
 from collections import deque
@@ -47,7 +47,7 @@ class ObserverCalls:
             self._is_awake.set()
 
     def started(self, processor: Processor, job: ClaimedJob) -> None:
-        """Call the observer before an attempt: at once, unless that would block an event loop."""
+        """Call the observer before an attempt: in this thread, unless that would block an event loop."""
         observer = processor.observer
         if observer is None or not observer.observes("running"):
             return

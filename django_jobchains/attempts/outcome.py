@@ -1,4 +1,4 @@
-"""The outcome of an attempt: its job is completed, retried, failed or handed back."""
+"""The outcome of an attempt: its job is completed, retried, failed or returned to the queue."""
 
 import math
 import random

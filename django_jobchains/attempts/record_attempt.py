@@ -71,7 +71,7 @@ class EndedRecord:
     abandoned_reason: str = ""
     #: The seconds from when the record was due until it was dequeued, or None if they are unknown.
     wait_seconds: float | None = None
-    #: Where its start was counted, which is undone if the record is handed back. None without a rate.
+    #: Where its start was counted, which is undone if the record is returned to the queue. None without a rate.
     charge: Charge | None = None
     #: The span of the attempt, which ends when the state is written.
     span: "AttemptSpan | None" = None
@@ -123,7 +123,7 @@ class RecordEnvironment:
 
 
 class RecordAttempt(Attempt[EndedRecord]):
-    """An attempt at a record, which passes on how it ended, and returns nothing.
+    """An attempt at a record, which reports how it ended to the writer of ends.
 
     ``threads``: for the transaction of an ``async def`` handler. ``on_prepared``: called when ``pre_handle`` has
     returned, or when it will not be called.

@@ -52,7 +52,7 @@ class TransactionOwner(ABC):
     retries_locked = False
     #: The transaction, created at its first use.
     transaction: "AttemptTransaction | None" = None
-    #: An error of the transaction or of its use. It fails the attempt even if the handler swallows it.
+    #: An error of the transaction or of its use. It fails the attempt even if the handler catches it.
     error: BaseException | None = None
     #: The connections of the thread that runs the handler or, on an event loop, the current call.
     connections: ThreadConnections | None = None
@@ -78,7 +78,7 @@ class TransactionOwner(ABC):
     def lock(self, transaction: OpenTransaction, *, skips: bool) -> None:
         """Lock the rows and check the leases, in this order. Raise ``LeaseLost``.
 
-        ``skips``: raise ``JobLocked`` at once if another transaction has locked a row, instead of waiting.
+        ``skips``: raise ``JobLocked`` immediately if another transaction has locked a row, instead of waiting.
         """
 
     @abstractmethod

@@ -172,7 +172,7 @@ def add_blockers(
 ) -> dict[UUID, ChainTree]:
     """Add to each step some of its blockers, using ``links`` and the chains that ``find`` returns.
 
-    Return the trees that are not in ``seen``, and so not shown yet.
+    Return the trees that are not in ``seen``, because these are not shown yet.
     """
     numbered = links.annotate(
         number=Window(RowNumber(), partition_by=F("job_id"), order_by=[F("is_open").desc(), F("position").asc()])

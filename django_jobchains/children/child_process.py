@@ -62,7 +62,7 @@ class ChildProcess:
         self._lock = threading.Lock()
         #: The descriptors of this process.
         self._own = ExitStack()
-        # If nobody releases the child, it notices that its pipe is closed, and ends.
+        # If the child is never released, it notices that its pipe is closed, and ends.
         self._close = weakref.finalize(self, self._own.close)
         try:
             self._start(imports)
@@ -173,7 +173,7 @@ class ChildProcess:
         self._notify({"id": id, "abort": reason, "part": part})
 
     def _notify(self, message: Message) -> None:
-        # It has ended, was released, or has so many unread aborts that another one makes no difference.
+        # It has ended, was released, or has unread aborts, to which another one adds nothing.
         with self._lock, suppress(OSError, ValueError):
             self._watch.write(encode_frame(message))
 

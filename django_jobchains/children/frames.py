@@ -19,13 +19,13 @@ _LENGTH = struct.Struct("!I")
 MAX_BYTES = 2**32 - 1
 #: Room for the error of a function, whose texts are cut, next to a result of any limit.
 ERROR_BYTES = 2 * 1024**2
-#: How much is read at once.
+#: How many bytes are read in one call.
 CHUNK_BYTES = 256 * 1024
 _encoder = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 _decoder = json.JSONDecoder()
 
 _TICKET = struct.Struct("!Q")
-#: How many bytes of tickets are read at once: the capacity of a pipe.
+#: How many bytes of tickets are read in one call: the capacity of a pipe.
 _TICKETS_BYTES = 65536
 
 

@@ -1,6 +1,6 @@
 """The limits that the operating system enforces on a child process, and what it reports about the process.
 
-Linux supports everything. What other systems lack is reported by ``start_problem`` and ``limit_problem``.
+Linux supports everything. ``start_problem`` and ``limit_problem`` report the limits that other systems do not support.
 """
 
 import math

@@ -102,7 +102,7 @@ class Pool:
 
     @property
     def concurrency(self) -> int:
-        """How many calls of ``arun`` and of streams run at once. The others wait in turn, without a thread."""
+        """How many calls of ``arun`` and of streams run at the same time. The others wait in turn, without a thread."""
         return self.isolation.max_workers or (1 if self.level == "process" else cpu_count())
 
     @property
@@ -505,7 +505,7 @@ class _CallOnThread:
     def __init__(self, pool: Pool, target: str, payload: Any, key: str, timeout: DurationLike | None) -> None:
         self._pool = pool
         self._signal = AbortSignal()
-        #: Whether it has got a child. Until then, nobody has to wait for a call that was cancelled.
+        #: Whether it has got a child. Until then, a call that was cancelled need not be waited for.
         self._has_child = False
         try:
             self.future = pool.threads.submit(self._run, target, payload, key, timeout)

@@ -213,7 +213,7 @@ class PooledChild:
             if watch.reason:
                 raise JobAborted(watch.reason) from error
             raise
-        except BaseException:  # The caller was interrupted, and nobody waits for the call anymore.
+        except BaseException:  # The caller was interrupted, and no longer waits for the call.
             call.kill()
             raise
         if result is PENDING:

@@ -35,7 +35,8 @@ LENGTH = struct.Struct("!I")
 MAX_SETUP_SECONDS = 120
 #: How much of the end of a child's standard error is kept.
 STDERR_BYTES = 4096
-#: How much is read at once: the capacity of a pipe. A child that writes without a pause must not delay the others.
+#: How many bytes are read in one call: the capacity of a pipe. A child that writes without a pause must not delay the
+#: others.
 PIPE_BYTES = 65536
 #: Modules of the standard library that every child uses.
 USED_BY_CHILDREN = ("ctypes", "resource")
@@ -135,7 +136,7 @@ class PreloadProcess:
             child.kill()
 
     def _spawn(self, number: int, options: ChildOptions, imports: list[str], descriptors: list[int]) -> None:
-        """Start a child. ``descriptors``: those of the child, and one for the report of its end."""
+        """Start a child. ``descriptors``: the descriptors of the child, and one for the report of its end."""
         try:
             connection, watch, tickets, report = descriptors
             child = ProcessRecord(report)
@@ -443,7 +444,7 @@ def _messages(connection: socket.socket) -> Iterator[Message]:
 
 
 def _watch(descriptor: int, loop: CallLoop) -> None:
-    """Pass aborts on while the main thread runs functions. If the caller has died, end everything at once."""
+    """Pass aborts on while the main thread runs functions. If the caller has died, end everything immediately."""
     frames = FrameBuffer()
     while received := os.read(descriptor, CHUNK_BYTES):
         for message in frames.add(received):

@@ -27,5 +27,5 @@ def transient() -> Isolation:
 
 
 def balanced() -> Isolation:
-    """Run functions in reusable child processes that are replaced before leaks hurt, and end when they are idle."""
+    """Run functions in reusable child processes that are replaced before leaks do harm, and end when they are idle."""
     return Isolation("process", max_jobs_per_worker=100, max_rss="500M", idle_ttl=300)

@@ -35,7 +35,7 @@ CodeAndText = tuple[str, str]
 class Found(NamedTuple):
     """What is checked: live workers, the jobs and records of queues that are not paused, and schedules.
 
-    ``schedules``: those that are failing or orphaned. Without workers and for single queues, they are not checked.
+    ``schedules``: the failing or orphaned schedules. Without workers and for single queues, they are not checked.
     ``alerts``: the problems that ``status`` and the dashboard show, if they were asked for.
     """
 

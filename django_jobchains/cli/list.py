@@ -17,7 +17,7 @@ from django_jobchains.models.jobs import ShownStatus, shown_status
 from django_jobchains.models.payload_fields import short_text
 from django_jobchains.text.humanize import span
 
-#: The limit of the rows that are shown at once.
+#: The limit of rows in one call.
 MAX_ROWS = 100_000
 
 

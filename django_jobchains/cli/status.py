@@ -131,7 +131,7 @@ def queues_section(found: Overview) -> Section:
 
 
 def _due_or_running(found: Overview) -> Iterator[Column]:
-    """Yield the columns of the jobs of a queue or type that are due or running."""
+    """Yield the columns with due and running jobs of a queue or type."""
 
     def oldest(facts: QueueFacts | TypeFacts) -> str:
         return "" if facts.oldest_due_age_seconds is None else age(facts.oldest_due_age_seconds)

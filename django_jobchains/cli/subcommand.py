@@ -1,4 +1,4 @@
-"""The base class of subcommands, and what those that change several rows share."""
+"""The base class of subcommands, and the code that subcommands share that change several rows."""
 
 from argparse import ArgumentParser
 from collections.abc import Callable, Container, Iterator, Sequence
@@ -11,7 +11,7 @@ from django_jobchains.cli.screen import Screen, counted
 
 Result = TypeVar("Result")
 
-#: The number of ids in one call of the API, and so in one transaction.
+#: The number of ids in one call of the API, which is one transaction.
 BATCH_SIZE = 500
 MAX_NAMED = 5
 

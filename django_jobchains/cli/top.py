@@ -33,7 +33,7 @@ from django_jobchains.monitoring import Overview, RecordFacts, Throughput, overv
 from django_jobchains.monitoring.facts import label_inputs, longest_running
 from django_jobchains.text.humanize import number, span
 
-#: How many running jobs are shown: those that have been running longest.
+#: How many running jobs are shown, beginning with the longest running.
 MAX_SHOWN = 20
 
 

@@ -31,7 +31,7 @@ def worker_problem(using: str) -> str:
     """Return the reason why the threads of a worker cannot use this database, or ""."""
     if not is_in_memory(using):
         return ""
-    # Connections that share a cache do not wait for each other's locks: their statements fail at once.
+    # Connections that share a cache do not wait for each other's locks: their statements fail immediately.
     return thread_problem(using) or (
         f"The SQLite database {using!r} is in memory, as in Django's tests, where threads cannot wait for each other's "
         "locks. In a test, call django_jobchains.testing.run_due_jobs() instead of a worker, or let the tests use a "

@@ -371,7 +371,7 @@ class JobType(HasTypes[InputT, OutputT_co]):
 
 
 def _fits(declared: Any, annotated: Any) -> bool:
-    """Return whether an annotated output may be that of a declared type. Handlers that only continue have None."""
+    """Return whether an annotated output fits a declared type. Handlers that only continue have None."""
     if is_payload_type(declared) or declared in (Any, None, NoneType) or annotated in (Any, declared):
         return True
     return isinstance(declared, type) and isinstance(annotated, type) and issubclass(declared, annotated)

@@ -1,4 +1,4 @@
-"""Labels of jobs: a short text about the input, such as "Order 7", that tells jobs of a type apart.
+"""Labels of jobs: a short text about the input, such as "Order 7", that distinguishes the jobs of a type.
 
 A label is made when it is shown, and never stored. It is made from the input with its secrets masked, so it cannot
 contain one.

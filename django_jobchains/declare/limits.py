@@ -123,8 +123,9 @@ def checked_rate(given: Any) -> Rate:
 class LimitKeys(NamedTuple):
     """What is stored with a job of a limited type.
 
-    All jobs of a type with the same ``turn`` are alike for every limit, and claims go round the turns. ``concurrency``:
-    by what its running jobs are counted, None if they are not. ``rate``: by what its starts are counted.
+    All jobs of a type with the same ``turn`` are alike for every limit, and the turns alternate in claims.
+    ``concurrency``: the key by which its running jobs are counted, None if they are not. ``rate``: the key by which its
+    starts are counted.
     """
 
     turn: str
@@ -134,7 +135,7 @@ class LimitKeys(NamedTuple):
 
 @dataclass(frozen=True)
 class TypeLimits:
-    """The limits of a job type, or of records. ``fair``: the key that its claims go round."""
+    """The limits of a job type, or of records. ``fair``: the key whose values take turns."""
 
     concurrency: Concurrency | None
     rate: Rate | None
@@ -153,7 +154,7 @@ class TypeLimits:
         return self.concurrency.limit if override.concurrency is None else override.concurrency
 
     def start_rate(self, type_name: str, overrides: Mapping[str, Override] = MappingProxyType({})) -> StartRate | None:
-        """Return how fast its jobs, or those of each key or group, may start."""
+        """Return how fast its jobs may start, or the jobs of each key or group."""
         if self.rate is None:
             return None
         override = overrides.get(self.rate.group or type_name, Override())
@@ -250,7 +251,7 @@ def declared_limits(
 
 
 def record_limits(concurrency: Concurrency | None, rate: Rate | None, fair: LimitKey | None) -> TypeLimits | None:
-    """Return the limits of records; raise ``TypeError`` or ``ValueError`` for those that only jobs can have."""
+    """Return the limits of records; raise ``TypeError`` or ``ValueError`` for limits that only jobs can have."""
     given = (("key", concurrency and concurrency.key), ("key", rate and rate.key), ("fair", fair))
     keys = [(argument, key) for argument, key in given if key is not None]
     for argument, key in keys:

@@ -280,7 +280,7 @@ def to_exception_classes(given: FailOn) -> tuple[type[BaseException], ...]:
 
 @dataclass(frozen=True)
 class RetryRule:
-    """The errors that are retried: those that are not in ``fail_on``, if ``retry_if`` returns true for them."""
+    """The errors that are retried: errors that are not in ``fail_on``, if ``retry_if`` returns true for them."""
 
     fail_on: tuple[type[BaseException], ...] = ()
     retry_if: Callable[[BaseException], bool] | None = None

@@ -32,7 +32,7 @@ class JobLogBuffer:
         self.dropped = 0
         #: Set while entries wait.
         self.has_entries = threading.Event()
-        #: Set when the entries should be written at once, because an attempt has ended.
+        #: Set when the entries should be written immediately, because an attempt has ended.
         self.is_urgent = threading.Event()
 
     def log_of(self, job: ClaimedJob) -> "AttemptLog":
@@ -40,7 +40,7 @@ class JobLogBuffer:
         return AttemptLog(job, self)
 
     def ended(self, key: AttemptKey) -> None:
-        """Request that the entries of an ended attempt are written at once."""
+        """Request that the entries of an ended attempt are written immediately."""
         if self._waiting and key in self._waiting:
             self.is_urgent.set()
 

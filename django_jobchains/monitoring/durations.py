@@ -40,7 +40,7 @@ class Durations:
 
 
 def ended_jobs(jobs: QuerySet[Job], column: str, name: str, start: datetime, end: datetime) -> tuple[list[Job], bool]:
-    """Return those of some jobs that ended in a time range, and whether they are only a sample.
+    """Return the given jobs that ended in a time range, and whether they are only a sample.
 
     ``column``: "type_name" or "queue". There is no index of the times when jobs ended, so the jobs of the chains that
     were created in each part of the range are read, and the newest jobs of earlier chains.

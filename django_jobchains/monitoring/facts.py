@@ -37,7 +37,7 @@ from django_jobchains.text.humanize import number
 COUNT_TO = 10_000
 #: A type counts as failing for this time after its last failed attempt.
 FAILING_SECONDS = 86_400.0
-#: The number of running jobs that are read, to find those that have been running longest.
+#: The number of running jobs that are read to find the longest running ones.
 MAX_RUNNING = 1_000
 #: The number of failing and orphaned schedules that are read.
 MAX_SCHEDULES = 1_000
@@ -332,7 +332,7 @@ def _counted_records(kind: RecordType, using: str, count_to: int) -> RecordFacts
 
 
 def longest_running(jobs: QuerySet[Job], limit: int) -> list[tuple[Job, float]]:
-    """Return the running ones of some jobs, and for how many seconds they have been running, longest first.
+    """Return the running jobs among these, and for how many seconds they have been running, longest first.
 
     Only ``MAX_RUNNING`` of them are read.
     """

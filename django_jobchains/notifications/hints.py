@@ -94,7 +94,7 @@ def decode(kind: HintKind, text: str | bytes) -> Hint | None:
 
 
 #: A process sends one hint of a kind and subject in this time, and skips the others. Receivers query again after twice
-#: the time, and so find what was committed in the meantime. This needs neither a thread nor a delayed send.
+#: the time, so they find jobs that were committed in the meantime. This needs neither a thread nor a delayed send.
 MERGE_SECONDS = 0.005
 REQUERY_SECONDS = 2 * MERGE_SECONDS
 

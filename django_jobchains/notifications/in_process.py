@@ -8,7 +8,8 @@ from collections.abc import Collection
 from django_jobchains.notifications.base import Listener, Notifier, Subscribers
 from django_jobchains.notifications.hints import Hint
 
-#: Hints whose wake budgets are remembered. Workers that receive a hint ask at once, so old ones are not needed.
+#: Hints whose wake budgets are remembered. Workers that receive a hint use its budget immediately, so old ones are not
+#: needed.
 _MAX_REMEMBERED = 1_000
 
 _lock = threading.Lock()

@@ -232,7 +232,7 @@ class CircuitBreaker:
 
 
 class CacheEntry:
-    """An entry of ``CACHES``. Raises ``ImproperlyConfigured`` at once if it cannot be used; does not connect."""
+    """An entry of ``CACHES``. Raises ``ImproperlyConfigured`` if it cannot be used, and does not connect."""
 
     def __init__(self, alias: str) -> None:
         if alias not in caches.settings:

@@ -252,7 +252,7 @@ def _message_problems(kind: RecordType) -> Iterator[CheckMessage]:
 
 
 def encoded_columns(kind: RecordType) -> Iterator[CheckMessage]:
-    """Report fields from which the project would read what a codec has encoded."""
+    """Report fields from which the project would read encoded values."""
     try:
         if not get_settings().PAYLOAD_CODEC or any(_missing_columns(kind)):
             return

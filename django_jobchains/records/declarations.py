@@ -35,9 +35,9 @@ from django_jobchains.values import ATTEMPTS_LIMIT, MAX_ATTEMPTS, TIMEOUT, Count
 if TYPE_CHECKING:
     from django_jobchains.declare.limits import TypeLimits
 
-#: The longest time between two queries for records, unless ``poll_every`` says otherwise.
+#: The longest time between two queries for records, unless ``poll_every`` is set.
 MAX_POLL_SECONDS = 1.0
-#: How often workers look for requests to cancel and deleted rows, unless ``cancel_every`` says otherwise.
+#: How often workers check for requests to cancel and for deleted rows, unless ``cancel_every`` is set.
 CANCEL_SECONDS = 5.0
 #: The failure message if ``reset_failure_message`` is not set.
 RESET_MESSAGE = "The worker stopped sending heartbeats while it handled this record, more often than max_resets allows."

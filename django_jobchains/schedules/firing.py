@@ -1,4 +1,4 @@
-"""Fires schedules: stores those of the code, and enqueues the chains of the ticks that are due."""
+"""Fires schedules: stores the declared schedules, and enqueues the chains of due ticks."""
 
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ from django_jobchains.text.errors import describe
 #: The limit of schedules in one transaction. With a lower limit, the chains of the first transaction would already run
 #: and delay the next transactions.
 BATCH_SIZE = 10_000
-#: The limit where nothing else can be written meanwhile.
+#: The limit for databases in which no other process can write during this time.
 ONE_WRITER_BATCH_SIZE = 1_000
 #: The limit of chains in one transaction, which the schedules share. The others follow in the next one.
 MAX_CHAINS = 10_000
@@ -72,7 +72,7 @@ def with_next_tick(row: Mapping[str, Any], now: datetime) -> dict[str, Any]:
 
 @contextmanager
 def row_transaction(store: Store) -> Iterator[None]:
-    """Open a transaction, or a savepoint, that sees what others commit to a row before it gets the row's lock."""
+    """Open a transaction, or a savepoint, that sees commits to a row from before it gets the row's lock."""
     with store.db.transaction() as is_own, nullcontext() if is_own else transaction.atomic(store.using):
         if is_own:
             store.db.begin()

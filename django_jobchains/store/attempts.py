@@ -1,4 +1,4 @@
-"""How an attempt runs and ends: its job is locked; then it is completed, failed, rescheduled or handed back."""
+"""The writes of attempts: a job is locked, and then completed, failed, rescheduled or returned to the queue."""
 
 from collections.abc import Collection, Sequence
 from contextlib import nullcontext
@@ -88,8 +88,8 @@ class Attempts(Part):
     ) -> set[AttemptKey]:
         """Complete attempts and create their continuations. Return the attempts that still held their lease.
 
-        Jobs that waited for chains that end here are freed. ``is_locked``: the caller's transaction has locked the
-        jobs already, so nobody can start to wait for them while this statement runs. Otherwise a job that another
+        Jobs that waited for chains that end here are freed. ``is_locked``: the caller's transaction has locked the jobs
+        already, so no job can start to wait for them while this statement runs. Otherwise a job that another
         transaction has locked is skipped: ``check`` distinguishes it from one whose lease is lost. ``transaction``:
         what ``lock`` filled in; raises ``TransactionEnded`` if the caller is in a different transaction now.
         ``is_last``: the caller commits next, so this method may commit already.
@@ -108,7 +108,7 @@ class Attempts(Part):
         return self._finish(jobs, effects, transaction, is_locked=False, skips=True)
 
     def reschedule(self, tries: Sequence[FailedTry], effects: Effects | None = None) -> dict[AttemptKey, str]:
-        """Make the jobs of attempts pending again; return the statuses of those that held their lease.
+        """Make the jobs of attempts pending again; return the statuses of the attempts that held their lease.
 
         Failed attempts are recorded as by ``fail``, other attempts are only counted. Jobs that others have locked are
         skipped.
@@ -120,7 +120,7 @@ class Attempts(Part):
         return statuses | self._postpone(others, effects) if others else statuses
 
     def fail(self, tries: Sequence[FailedTry], effects: Effects | None = None) -> dict[AttemptKey, str]:
-        """Record failed attempts and fail their jobs; return the statuses of those that still held their lease.
+        """Record failed attempts and fail their jobs; return the statuses of the attempts that held their lease.
 
         Jobs that other transactions have locked are skipped. If the chain was cancelled before, the attempt is neither
         recorded nor counted, unless its process died.

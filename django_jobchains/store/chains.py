@@ -139,7 +139,7 @@ class Chains(Part):
         """Make failed and cancelled jobs pending and due now, or blocked while a blocker is open. Return their ids.
 
         ``ids`` are ids of chains, which stand for their last jobs, or ids of later jobs. A job with
-        ``on_blocker_failure="fail"`` whose blocker is still failed or cancelled fails again at once. The counts of
+        ``on_blocker_failure="fail"`` whose blocker is still failed or cancelled fails again immediately. The counts of
         attempts and crashes and their history are kept, and the jobs no longer expire. Raises ``JobNotFound`` without
         having changed anything. Jobs with other statuses are not changed.
         """
@@ -195,7 +195,7 @@ class Chains(Part):
     def erase(self, doomed: str) -> None:
         """Delete locked chains, given as JSON, with everything that belongs to them.
 
-        The jobs are deleted first, so that nobody can add log lines to them. References are checked at the commit.
+        The jobs are deleted first, so that no log lines can be added to them. References are checked at the commit.
         """
         rows = self.db.fetch(f"DELETE FROM {self.tables.job} WHERE chain_id {self.db.any_id} RETURNING id", [doomed])
         jobs = ids_json(self.db.id(id_) for (id_,) in rows)

@@ -166,7 +166,7 @@ class Database(ABC):
 
     @abstractmethod
     def is_conflict(self, error: DatabaseError) -> bool:
-        """Return whether trying the same transaction again may succeed at once."""
+        """Return whether the same transaction may succeed if it is repeated immediately."""
 
     @abstractmethod
     def is_duplicate(self, error: IntegrityError) -> bool:
@@ -190,11 +190,11 @@ class Database(ABC):
         """Begin a transaction that reads before it writes."""
 
     def read_committed(self) -> None:  # noqa: B027 - most databases have nothing to do
-        """Let a transaction of the store that has just begun see what others commit while it is open."""
+        """Let a transaction of the store that has just begun see later commits of other transactions."""
 
     @contextmanager
     def at_read_committed(self) -> Iterator[None]:
-        """Open a transaction of the store that sees what others commit during it, if the database has that choice."""
+        """Open a transaction of the store that sees later commits of others, if the database has this choice."""
         yield
 
     @contextmanager
@@ -255,7 +255,7 @@ class Database(ABC):
     @abstractmethod
     def inside(self, transaction: OpenTransaction | None) -> tuple[str, list[Any]]:
         """SQL that ends a condition, with its parameters: true only in this transaction. A statement that finds fewer
-        rows because of it asks ``check_transaction`` for the reason. Checks at once if that needs no round trip."""
+        rows because of it asks ``check_transaction`` for the reason. Checks immediately if this needs no round trip."""
 
     # Rows and conditions
 
@@ -310,7 +310,7 @@ class Database(ABC):
         return ""
 
     def shared_lock(self, alias: str) -> str:
-        """SQL that waits for the locks of these rows, then locks them in shared mode: nobody can change them."""
+        """SQL that waits for the locks of these rows, and then locks them against changes in shared mode."""
         return ""
 
     def skip_lock(self, alias: str) -> str:

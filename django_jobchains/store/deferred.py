@@ -62,7 +62,7 @@ class Deferred(Part):
 
     @retried
     def defer(self, ended: Sequence[EndedAttempt]) -> None:
-        """Store the outcomes of attempts whose jobs others have locked. From now on nobody takes these jobs back."""
+        """Store the outcomes of attempts whose jobs are locked. From now on, no worker takes these jobs back."""
         with self.db.transaction():
             self._writes.add_outcomes(
                 [(attempt.key, outcome_json(encode_payloads(outcome_values(attempt)))) for attempt in ended]
@@ -82,7 +82,7 @@ class Deferred(Part):
 
     @retried
     def defer_records(self, table: RecordTable, ends: Sequence[RecordEnd]) -> None:
-        """Store the ends of attempts whose records others have locked. From now on nobody resets these records."""
+        """Store the ends of attempts whose records are locked. From now on, no worker resets these records."""
         values = []
         for end in ends:
             stored = end._replace(id=table.ids.to_parameter(end.id), message=encode_text(end.message))

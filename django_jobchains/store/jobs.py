@@ -37,7 +37,7 @@ _COLUMNS = f"{_OWN_COLUMNS}, {_SHARED_COLUMNS}".replace("input jsonb", "input te
 _NAMES = [column.split()[0] for column in _COLUMNS.split(", ")]
 _SHARED_NAMES = [column.split()[0] for column in _SHARED_COLUMNS.split(", ")]
 _LIMIT_NAMES = [column.split()[0] for column in _LIMIT_COLUMNS.split(", ")]
-#: The values of a job that its shared columns are made from.
+#: The values of a job from which its shared columns are made.
 _shared_values = attrgetter("is_cancelled", "deduplicate", *_LIMIT_NAMES, *{*_SHARED_NAMES} - {"status", "key_seconds"})
 _TIMES = ("run_at", "scheduled_for", "expires_at")
 #: Values of existing jobs to replace. Without an input, the input, the context and the keys of limits are kept.
@@ -369,8 +369,8 @@ class Jobs(Part, ABC):
 
     @statement
     def _replace_waiting(self) -> str:
-        # A job that was handed back has started: its handler may have worked with the old input. The condition is a
-        # CASE for the reason at ``FENCE``.
+        # A job that was returned to the queue has started: its handler may have worked with the old input. The
+        # condition is a CASE for the reason at ``FENCE``.
         return f"""
             UPDATE {self.tables.job} AS job SET
                 input = CASE WHEN d.input IS NULL THEN job.input ELSE d.input{self.db.json_cast} END,

@@ -21,7 +21,7 @@ from django_jobchains.store.jobs import Jobs
 from django_jobchains.store.rates import Rates, StartRate
 from django_jobchains.store.rows import ClaimedJob, ExpiredJob
 
-#: The most groups, and so the most locks, of one claim.
+#: The most groups of one claim, which are also its most locks.
 MAX_GROUPS = 64
 #: How many times its even share of the claimed jobs one group may take, if other groups have fewer jobs.
 MAX_SHARES = 2
@@ -122,7 +122,7 @@ class Limits(Part, ABC):
             sees_others = not groups or groups[0].isolation in ("", "read committed")
             if sees_others or not is_own:
                 return groups, self.claim_of(groups, worker, limit, types, rotation) if groups else []
-        # The project's isolation level hides what others have committed since the transaction began.
+        # The project's isolation level hides commits of others since the transaction began.
         with self.db.at_read_committed():
             groups = self.lock_groups(limit, types, rotation, *served)
             return groups, self.claim_of(groups, worker, limit, types, rotation) if groups else []
@@ -135,7 +135,7 @@ class Limits(Part, ABC):
         queues: Collection[str] | None = None,
         excluded: Collection[str] = (),
     ) -> list[Group]:
-        """Return groups that probably may run, in turn, and lock what they are counted by until the transaction ends.
+        """Return groups that probably may run, in turn, and lock their keys until the transaction ends.
 
         Groups that another claim has locked are left out.
         """
@@ -195,7 +195,7 @@ class Limits(Part, ABC):
 
     @retried
     def set_keys(self, rows: Sequence[tuple[UUID, str, str | None, str | None]]) -> list[str]:
-        """Set the keys of waiting jobs; return the types of those that were not locked."""
+        """Set the keys of waiting jobs; return the types of the jobs that were not locked."""
         ids = [job_id.hex for job_id, *_ in rows]
         params = rows_json(_KEYS, [(id_, *row[1:]) for id_, row in zip(ids, rows, strict=True)])
         written = self.db.fetch(self._set_keys, [params, *self.db.by_ids_params(ids)])

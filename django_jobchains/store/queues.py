@@ -37,7 +37,7 @@ class Rules(NamedTuple):
 
 
 class LimitedQueue(NamedTuple):
-    """A queue of which only ``slot_limit`` jobs and records may run at once. ``tables``: those of its records."""
+    """A queue of which only ``slot_limit`` jobs and records may run at once. ``tables``: the tables of its records."""
 
     name: str
     slot_limit: int

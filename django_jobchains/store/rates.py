@@ -158,7 +158,7 @@ class Rates(Part):
 
     @retried
     def forget(self, limit: int) -> int:
-        """Delete rows of buckets that are full, which mean nothing; return their number."""
+        """Delete rows of full buckets, which have no meaning; return their number."""
         return len(self.db.fetch(self._forget, [limit]))
 
     @statement

@@ -16,7 +16,7 @@ from django_jobchains.store.rates import Charge, Rates, StartRate, in_microsecon
 from django_jobchains.store.record_tables import Dequeued, IdsSelect, RecordPart, RecordTable
 from django_jobchains.store.records import DequeueInTransaction, DequeueRequest, Records
 
-#: The most keys, and so the most locks, of one dequeue.
+#: The most keys of one dequeue, which are also its most locks.
 MAX_KEYS = 64
 #: The alias of the table with the key whose records are searched.
 _TURN = "jobchains_turn"
@@ -89,7 +89,7 @@ class RecordLimits(RecordPart):
         *,
         joins_transaction: bool = False,
     ) -> list[Dequeued]:
-        """Start records that are ready within their limits. The other arguments are those of ``Records.dequeue``."""
+        """Start records that are ready within their limits. For the other arguments, see ``Records.dequeue``."""
         if self.db.connection.in_atomic_block and not joins_transaction:
             raise DequeueInTransaction
         rotation.met_lock, rotation.next_start_at = False, None

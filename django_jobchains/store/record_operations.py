@@ -47,7 +47,7 @@ class RecordOperations(RecordPart):
         backoff: CrashBackoff,
         message: str,
     ) -> list[StalledRecord]:
-        """Take back those of these records that still have no heartbeats: queued after a backoff, or failed.
+        """Take back these records if they still have no heartbeats: queued after a backoff, or failed.
 
         ``max_resets``: how often a record is queued again, before it fails with ``message``. Locked rows are skipped:
         their attempts are writing them.
@@ -80,7 +80,7 @@ class RecordOperations(RecordPart):
 
     @retried
     def cancel(self, table: RecordTable, ids: IdsOf) -> int:
-        """Cancel waiting records at once, and flag records in process; return the number of both.
+        """Cancel waiting records, and flag records in process; return the number of both.
 
         The request is stored for a record in process that stays locked, in most cases by its handler.
         """

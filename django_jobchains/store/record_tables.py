@@ -38,7 +38,7 @@ STATES = ("queued", "processing", "completed", "errored", "failed", "cancelled")
 
 @dataclass(frozen=True)
 class RecordIds:
-    """Converts primary keys to values of JSON parameters, and back from what the database returns."""
+    """Converts primary keys to values of JSON parameters, and values that the database returns to primary keys."""
 
     to_parameter: Callable[[Any], Any]
     from_column: Callable[[Any], Hashable]
@@ -140,7 +140,7 @@ class RecordPart(Part):
         """
 
     def _is_cancelled(self, table: RecordTable, prefix: str) -> str:
-        """SQL of whether the attempt of a record was asked to stop. ``prefix``: that of the table's columns."""
+        """SQL of whether the attempt of a record was asked to stop. ``prefix``: the prefix of the table's columns."""
         flag = f"COALESCE({prefix}{table.cancel}, false)"
         if not self.db.locks_rows:  # Then no request is ever deferred.
             return flag

@@ -64,7 +64,7 @@ class DequeueRequest(NamedTuple):
 
 
 class RecordCount(NamedTuple):
-    """The number of records in each state, and of those that may be dequeued now, up to the limit."""
+    """The number of records in each state, and of records that may be dequeued now, up to the limit."""
 
     queued: int
     processing: int

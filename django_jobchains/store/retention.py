@@ -1,4 +1,4 @@
-"""Deletes old chains in batches: those that ended before a time, and that no job of another chain still needs.
+"""Deletes, in batches, chains that ended before a time and that no job of another chain needs.
 
 They are found by walking an index in the order of the chains' ids, a bounded number of rows at a time, and deleted in a
 transaction that does not wait for locks: locked chains are skipped.

@@ -25,7 +25,7 @@ AttemptKey = tuple[UUID, int]
 
 @dataclass(slots=True)
 class NewJob:
-    """A job to create, due at ``run_at`` or ``delay_seconds`` from now. Without both it is due at once."""
+    """A job to create, due at ``run_at`` or ``delay_seconds`` from now. Without both, it is due immediately."""
 
     id: UUID
     chain_id: UUID
@@ -63,7 +63,8 @@ class NewJob:
     expires_seconds: float | None = None
     #: Whether its type is a task of Django's framework, which no jobs module declares.
     is_task: bool = False
-    #: For jobs of limited types: what they take turns by, and what they and their starts are counted by.
+    #: For jobs of limited types: the key whose values take turns, and the keys by which they and their starts are
+    #: counted.
     limit_key: str | None = None
     concurrency_key: str | None = None
     rate_key: str | None = None
@@ -76,8 +77,8 @@ class CreatedJob(NamedTuple):
     created_at: datetime
     #: True if it existed already, or is the first with its key in a batch.
     is_deduplicated: bool = False
-    #: True if the values of this item replaced those of the chain that was found, or if this job is new and an item
-    #: after it in the batch replaced its values.
+    #: True if the values of this item replaced the values of the chain that was found, or if this job is new and an
+    #: item after it in the batch replaced its values.
     is_replaced: bool = False
 
 
@@ -283,7 +284,7 @@ class EndedAttempt:
     row: FinishedJob | FailedTry | AttemptKey
     #: The wait before the job is tried again if this cannot be written. None: the job fails.
     retry_seconds: float | None = 10
-    #: False if the job is handed back before its handler was called.
+    #: False if the job is returned to the queue before its handler was called.
     has_begun: bool = True
 
     @property

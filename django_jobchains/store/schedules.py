@@ -58,7 +58,7 @@ class FiredSchedule(NamedTuple):
 class Schedules(Part):
     @retried
     def store(self, rows: Sequence[Mapping[str, Any]], live: Collection[str] = ()) -> list[str]:
-        """Store the schedules of the code; return the names of those that were new or differed.
+        """Store the declared schedules; return the names of the schedules that were new or differed.
 
         A schedule with the same rule keeps its anchor and its next tick. With another rule, it keeps a tick that is
         due already. Rows whose ``declarations`` are in ``live`` are not changed.
@@ -77,7 +77,7 @@ class Schedules(Part):
         self.db.fetch(self._update, [self._json([row])])
 
     def lock(self, names: Collection[str]) -> list[ScheduleRow]:
-        """Wait for the locks of these schedules; return those that exist. The caller opens the transaction."""
+        """Wait for the locks of these schedules; return the existing ones. The caller opens the transaction."""
         self.db.write_first()
         self.db.fetch(self._lock, [json.dumps([{"name": name} for name in names])])
         return self.read(names)

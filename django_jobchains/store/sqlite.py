@@ -1,7 +1,7 @@
 """SQLite: one writer at a time, so a statement that writes first needs no row locks.
 
 Each of the store's transactions begins with a write (``BEGIN IMMEDIATE`` in effect): a transaction that reads first and
-writes later fails at once if another process wrote in between, regardless of the busy timeout.
+writes later fails immediately if another process wrote in between, regardless of the busy timeout.
 """
 
 import json

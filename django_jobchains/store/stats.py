@@ -27,7 +27,7 @@ MINUTE, HOUR = 60, 3_600
 SHOWN_MINUTES, SHOWN_HOURS = 60, 24
 #: How long spans are kept.
 KEPT_SECONDS = {MINUTE: 2 * 3_600, HOUR: 8 * 86_400}
-#: The limit of rows of each span that are deleted at once.
+#: The limit of rows of each span that are deleted in one statement.
 PRUNE_LIMIT = 2_000
 
 _TALLY = (
@@ -36,8 +36,8 @@ _TALLY = (
 )
 _KEYS = "concurrency_key text"
 _TURNS = "queue text, type_name text, limit_key text, key text"
-#: The rows that count an attempt: that of its minute, and those of its type and of its queue in that hour. So an hour
-#: has one row for each type and one for each queue, and not one for each pair of them.
+#: The rows that count an attempt: the row of its minute, and the rows of its type and its queue in that hour. So an
+#: hour has one row for each type and one for each queue, and not one for each pair of them.
 _SPANS = " UNION ALL ".join(
     f"SELECT {span} AS span, '{counted_by}' AS counted_by"
     for span, counted_by in ((MINUTE, ""), (HOUR, "type"), (HOUR, "queue"))

@@ -33,7 +33,7 @@ class Written(NamedTuple):
     crashes: int
     #: Whether it was asked to stop. Read only on request, for jobs that continue.
     is_cancelled: bool
-    #: False if nobody waited for its chain when the statement began.
+    #: False if no job waited for its chain when the statement began.
     may_be_awaited: bool
 
 

@@ -228,7 +228,7 @@ def _has_receivers(signal: Signal) -> bool:
 
 
 def _logged_result(task: AnyTask, job_id: UUID, status: TaskResultStatus) -> AnyResult:
-    """Return a result with only what the framework's receivers log. A whole one takes ten times as long."""
+    """Return a result with only the values that the framework's receivers log. A whole one takes ten times as long."""
     result: AnyResult = object.__new__(TaskResult)
     object.__setattr__(result, "task", task)
     object.__setattr__(result, "id", str(job_id))

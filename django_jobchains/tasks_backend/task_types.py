@@ -105,7 +105,7 @@ class TaskLimits(TypeLimits):
 
 
 class TaskSlice(Processors):
-    """The tasks of one backend that this process knows: those that it has enqueued, scheduled or looked for.
+    """The tasks of one backend that this process has enqueued, scheduled or looked for.
 
     ``sender``: the sender of their signals. Raises ``RegistryError``, ``TypeError``, ``ValueError`` or ``ImportError``
     for an option that is not valid.

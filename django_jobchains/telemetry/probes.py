@@ -79,11 +79,11 @@ def workers() -> list[WorkerProbe]:
 
 
 class Peaks:
-    """The most attempts of each type that ran at once in this process. All methods are thread-safe."""
+    """The most attempts of each type that ran at the same time in this process. All methods are thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        #: By type. An attempt that nobody ended is forgotten when it is deleted.
+        #: By type. An attempt without an end is forgotten when it is deleted.
         self._running: defaultdict[str, WeakSet[object]] = defaultdict(WeakSet)
         self._peaks: dict[str, int] = {}
 

@@ -33,7 +33,7 @@ def hang(payload: Any) -> None:
 
 
 def wait_for_abort(payload: Any) -> str | None:
-    """Return the reason of the abort. A payload other than None is returned at once."""
+    """Return the reason of the abort. A payload other than None is returned immediately."""
     if payload is not None:
         return str(payload)
     send("begun")

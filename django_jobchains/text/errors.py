@@ -20,7 +20,7 @@ _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _PACKAGE = Path(__file__).parent.parent
 #: The folders of what calls handlers and functions of pools.
 _CALLERS = tuple(str(_PACKAGE / folder) + os.sep for folder in ("attempts", "children", "middleware"))
-#: Frames here after those of the callers do not belong to a handler: a commit has failed, for example.
+#: Frames of these files after the callers' frames do not belong to a handler: a commit has failed, for example.
 _NOT_HANDLERS = (str(_PACKAGE) + os.sep, str(Path(django.__file__).parent) + os.sep)
 
 #: Redacting this many characters takes about two seconds, during which no other thread runs.

@@ -50,8 +50,8 @@ class AttemptCounter(PeriodicTask):
     """A periodic task. Errors are logged, and the counts are kept for the next time.
 
     The duration of a job's attempt is the time from its claim until its outcome is stored, as on the job's page: see
-    docs/decisions/0078-durations-of-attempts.md.
-    Attempts that were rescheduled by their handler, cancelled, handed back or abandoned are not counted.
+    docs/decisions/0078-durations-of-attempts.md. Attempts that were rescheduled by their handler, cancelled, returned
+    to the queue or abandoned are not counted.
     """
 
     def __init__(self, store: Store, *, worker: str, seconds: float) -> None:

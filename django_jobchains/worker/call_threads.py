@@ -149,7 +149,7 @@ class TransactionThreadPool:
 
 
 class QueryThreadPool:
-    """Runs calls of ``sync_to_async``, and so Django's async ORM. An attempt always uses the same thread."""
+    """Runs calls of ``sync_to_async``, which Django's async ORM uses. An attempt always uses the same thread."""
 
     def __init__(self, threads: Threads) -> None:
         self._threads = threads

@@ -158,7 +158,7 @@ class RecordResetter(PeriodicTask):
 
 
 def known_kinds(options: WorkerOptions) -> list[RecordType]:
-    """Return the models whose records are in the worker's database, also those that it does not serve."""
+    """Return the models whose records are in the worker's database, also models that it does not serve."""
     return [kind for kind in options.registry.record_types() if kind.is_in(options.store.using)]
 
 
@@ -372,7 +372,7 @@ class Pruner(PeriodicTask):
     def _begin(self) -> None:
         now = self.store.stats.time_ago(0)
         if self._full_at is None:
-            # If several workers start together, about one of them begins its full round at once.
+            # If several workers start together, about one of them begins its full round immediately.
             self._full_at = self.clock() + random.random() * (self._workers() - 1) * self.seconds  # noqa: S311
         self._is_full = self.clock() >= self._full_at
         self._search_seconds = 0.0

@@ -52,7 +52,7 @@ class ClaimLoop:
         self._observers = context.observers
         self._jobs_left = context.options.max_jobs
         self.retires = self._is_closed = False
-        #: Claimed jobs that will not be started and must be handed back.
+        #: Claimed jobs that will not be started and must be returned to the queue.
         self._unwanted: list[AttemptKey] = []
         #: The types of the jobs that were claimed last.
         self._found: list[str] = []
@@ -235,7 +235,7 @@ class ClaimLoop:
             self._hand_back(keys_of(waiting))
 
     def _hand_back(self, keys: list[AttemptKey]) -> None:
-        """Hand jobs back that have not begun, which cancels those that have expired.
+        """Return jobs to the queue that have not begun, which cancels expired jobs.
 
         If that fails, or another transaction has locked a job, the next step retries.
         """
@@ -255,7 +255,7 @@ class ClaimLoop:
     # Waiting
 
     def _longest_wait(self) -> float:
-        """Return the longest wait, after which jobs that were claimed ahead are still handed back in time.
+        """Return the longest wait, after which jobs that were claimed ahead are still returned to the queue in time.
 
         It also ends when child processes should be started again.
         """

@@ -81,7 +81,7 @@ class Sink(Generic[EndT]):
     def write(self, ends: Sequence[EndT], uncertain: Collection[int]) -> list[EndT]:
         """Write ends that are not written yet. Return those whose rows are locked.
 
-        ``uncertain``: the identities of those that an earlier try may have written, although it raised an error.
+        ``uncertain``: the identities of ends that an earlier try may have written, although it raised an error.
         """
         raise NotImplementedError
 
@@ -318,7 +318,7 @@ class JobSink(Sink[Outcome]):
         self._reported_chains: set[UUID] = set()
 
     def accept(self, outcome: Outcome) -> bool:
-        """The claim loop can claim a continuation that the attempt committed at once."""
+        """The claim loop can immediately claim a continuation that the attempt committed."""
         if outcome.effects is not None and outcome.effects.due_types:
             self._context.wake.set()
         self._context.log_buffer.ended(outcome.job.key)

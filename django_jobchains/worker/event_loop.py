@@ -1,4 +1,4 @@
-"""The event loop of a worker: one thread that runs hundreds of ``async def`` handlers at once."""
+"""The event loop of a worker: one thread that runs hundreds of ``async def`` handlers at the same time."""
 
 import asyncio
 import contextvars
@@ -48,8 +48,8 @@ CANCEL_SECONDS = 0.5
 class AsyncSlots(SlotPool):
     """Runs up to ``count`` attempts of async types at once.
 
-    ``ASYNC_THREADS`` limits the threads for transactions, and those for queries. Attempts wait for the loop only for a
-    moment, unless something blocks it.
+    ``ASYNC_THREADS`` limits the threads for transactions, and the threads for queries. Attempts wait for the loop only
+    for a moment, unless something blocks it.
     """
 
     def __init__(self, context: WorkerContext, outcome_writer: EndWriter[Outcome]) -> None:
@@ -64,7 +64,7 @@ class AsyncSlots(SlotPool):
         self._closed = self._has_reported_lag = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._advanced_at = time.monotonic()
-        #: Whether waiting attempts were handed back: until the loop advances, no job is claimed.
+        #: Whether waiting attempts were returned to the queue: until the loop advances, no job is claimed.
         self._is_blocked = False
         owner: dict[str, Any] = {"worker": context.worker, "give_up": context.give_up}
         self._transaction_threads = Threads("async-transactions", context.settings.ASYNC_THREADS, **owner)

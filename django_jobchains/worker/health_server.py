@@ -24,8 +24,7 @@ from django_jobchains.worker.health import Health
 
 logger = getLogger("django_jobchains")
 
-#: The limit of clients served at once. Another client replaces the oldest, which must be slow: a response takes about 1
-#: ms.
+#: The limit of connected clients. Another client replaces the oldest, which must be slow: a response takes about 1 ms.
 MAX_CONNECTIONS = 100
 #: The limit from the connection to the end of the response, for slow clients.
 REQUEST_SECONDS = 2.0
@@ -62,7 +61,7 @@ class HealthServer(ThreadingTCPServer):
         self.host = host
         self.check_health = health
         self.read_metrics = metrics
-        #: Held during a scrape, because the reader of Prometheus's client cannot serve two at once.
+        #: Held during a scrape, because the reader of Prometheus's client cannot serve two scrapes at the same time.
         self.metrics_lock = threading.Lock()
         #: The clients that are served, the oldest first, with the monotonic time when they are cut off.
         self._deadlines: dict[Any, float] = {}
@@ -115,7 +114,7 @@ class HealthServer(ThreadingTCPServer):
             super().process_request(request, client_address)
 
     def service_actions(self) -> None:
-        """Cut off slow clients. A limit for each read or write would not limit those that send byte by byte."""
+        """Cut off slow clients. A limit for each read or write would not limit clients that send byte by byte."""
         now = time.monotonic()
         with self._changed:
             for client in [client for client, deadline in self._deadlines.items() if deadline <= now]:

@@ -132,7 +132,7 @@ class RecordWorkers:
         return len(of_records)
 
     def finish(self, seconds: float) -> int:
-        """Write the last ends, then hand back the records of attempts that did not end; return how many."""
+        """Write the last ends, then return the records of attempts that did not end to the queue; return how many."""
         deadline = time.monotonic() + seconds
         while not self.writer.is_idle and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -165,7 +165,7 @@ class RecordWorkers:
             self._write_ends(kind, of_kind)
 
     def _write_ends(self, kind: RecordType, ends: list[RecordEnd]) -> None:
-        """Write ends. Those that cannot be written now, for example because of a lock, are stored."""
+        """Write ends. Ends that cannot be written now, for example because of a lock, are stored."""
         table = kind.table(self._store.using)
         try:
             with self._store.db.waits_at_most(LOCK_SECONDS):
@@ -180,7 +180,7 @@ class RecordWorkers:
             log_error(logger, error, text, kind.name)
 
     def _unwritten(self, table: RecordTable, ends: Sequence[RecordEnd]) -> Sequence[RecordEnd]:
-        """Write ends, and return those that are locked or refused. One that is refused does not affect the others."""
+        """Write ends, and return the ends that are locked or refused. A refused end does not affect the others."""
         try:
             written = self._store.records.end(table, ends)
             lost = self._store.records.check(table, [end.key for end in ends if end.key not in written]).lost
@@ -248,7 +248,7 @@ class RecordLane:
         return max(self._queues.room_in(self.kind.queue, room), 0)
 
     def dequeue(self, limit: int) -> Iterator[list[RecordAttempt]]:
-        """Yield lists of attempts. If records were found, the lane queries again at once, or when its rate allows it.
+        """Yield lists of attempts. If there were records, the lane queries again now, or when its rate allows it.
 
         An error is logged, so that it does not stop the other lanes, and the lane queries again after its interval.
         """

@@ -25,7 +25,7 @@ HINT_SECONDS = 1.0
 #: How long after a tick workers look that are not the first, and the longest time until then.
 STANDBY_SECONDS = 0.5
 MAX_STANDBY_SECONDS = 30.0
-#: The wait if another worker is firing the schedules that are due.
+#: The wait if another worker is firing the due schedules.
 LOCKED_WAIT_SECONDS = 0.1
 
 
@@ -90,7 +90,7 @@ class Scheduler(PeriodicTask):
         return bool(fired.count)
 
     def fire_all(self) -> None:
-        """Store the schedules of the code, and fire all that are due."""
+        """Store the declared schedules, and fire all due ones."""
         self._store_declarations()
         while self.fire():
             pass

@@ -46,7 +46,7 @@ class Shutdown:
         self._step_seconds = STEP_SECONDS
 
     def run(self, timeout: float) -> int:
-        """Wait up to ``timeout`` seconds for handlers. Returns how many attempts had not ended and were handed back."""
+        """Wait up to ``timeout`` seconds for handlers. Returns how many attempts had not ended."""
         deadline = time.monotonic() + timeout
         self._stop_claiming()
         self._drain(deadline)
@@ -56,7 +56,7 @@ class Shutdown:
         return abandoned
 
     def _stop_claiming(self) -> None:
-        """Stop the claim loop without waiting for it. It hands back the jobs that a claim in progress returns."""
+        """Stop the claim loop without waiting for it. It returns jobs of a claim in progress to the queue."""
         self._components.threads["claim-loop"].stop()
         self._components.claim_loop.close()
         for pool in self._components.pools:
@@ -81,7 +81,7 @@ class Shutdown:
             logger.warning(text, ", ".join(names))
 
     def _kill_children(self) -> None:
-        """Kill the child processes that run handlers, so that their jobs are handed back."""
+        """Kill the child processes that run handlers, so that their jobs are returned to the queue."""
         tasks = self._components.slots.child_tasks()
         for task in tasks:
             task.kill()
@@ -92,7 +92,7 @@ class Shutdown:
         return [name for pool in self._components.pools for name in pool.join(deadline)]
 
     def _finish_writing(self) -> int:
-        """Write the last outcomes and log lines, then hand back the jobs of attempts that did not end."""
+        """Write the last outcomes and log lines, then return the jobs of attempts that did not end to the queue."""
         outcome_writer, log_writer = self._components.outcome_writer, self._components.log_writer
         log_writer.flush()
         deadline = time.monotonic() + self._step_seconds
@@ -135,7 +135,7 @@ class Shutdown:
             log_error(logger, error, text)
 
     def _defer(self, ended: Sequence[EndedAttempt]) -> None:
-        """Store how attempts ended. One that cannot be stored, for example by its codec, does not affect the others."""
+        """Store how attempts ended. An end that cannot be stored, for example encoded, does not affect the others."""
         try:
             self._store.deferred.defer(ended)
         except Exception as error:
@@ -149,7 +149,7 @@ class Shutdown:
                 self._defer([attempt])
 
     def _hand_back_unlocked(self, keys: list[AttemptKey], has_begun: bool) -> list[AttemptKey]:
-        """Hand jobs back. Return the keys of those that are locked, for example by a handler inside ``complete()``."""
+        """Return jobs to the queue. Return the keys of locked jobs, for example by a handler inside ``complete()``."""
         written: set[AttemptKey] = set()
         try:
             with announced(self._store) as effects, self._store.db.waits_at_most(LOCK_SECONDS):

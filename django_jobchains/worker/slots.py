@@ -31,7 +31,7 @@ from django_jobchains.worker.threads import OwnedThread
 #: two jobs cost the database many times as much per job as claims of twenty.
 AHEAD_SECONDS = 0.05
 MAX_AHEAD = 200
-#: A claimed job that has waited this long for a slot is handed back, because other workers may be idle.
+#: A claimed job that has waited this long for a slot is returned to the queue, because other workers may be idle.
 PATIENCE_SECONDS = 0.5
 #: Weight of the newest attempt in the average.
 NEWEST_WEIGHT = 0.1
@@ -81,7 +81,7 @@ class Backlog(deque[tuple[float, TaskT]]):
 
 
 class SlotPool:
-    """Runs attempts: on threads, on an event loop or in child processes. ``count``: how many at once."""
+    """Runs attempts: on threads, on an event loop or in child processes. ``count``: how many run at the same time."""
 
     count = 0
 
@@ -200,7 +200,7 @@ class Lane:
     def add(self, name: str, environment: Environment) -> None:
         """Claim jobs of another type from now on, or of one that was withdrawn."""
         leases = {**self.leases, name: environment.policy.lease.seconds}
-        self.environments = {**self.environments, name: environment}  # First, because jobs may be claimed at once.
+        self.environments = {**self.environments, name: environment}  # First, because jobs may be claimed immediately.
         self.leases = leases
 
     def withdraw(self, name: str) -> None:
@@ -265,7 +265,7 @@ class Slot:
 
 
 class Slots(SlotPool):
-    """Runs up to ``count`` attempts at once, each on its own thread. ``MAX_STUCK_SLOTS`` of them may be replaced."""
+    """Runs up to ``count`` attempts, each on its own thread. ``MAX_STUCK_SLOTS`` of them may be replaced."""
 
     def __init__(self, context: WorkerContext, outcome_writer: EndWriter[Outcome]) -> None:
         super().__init__(context)

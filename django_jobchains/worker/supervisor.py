@@ -260,7 +260,7 @@ class Supervisor:
         report(ProcessNotReplaced(self.id, number, reason))
 
     def _reload(self, sources: "SourceFiles") -> None:
-        """Restart all processes at once after a change, without checking first whether the new code works."""
+        """Restart all processes together after a change, without checking first whether the new code works."""
         self._reload_at = time.monotonic() + RELOAD_SECONDS
         if not sources.have_changed():
             return

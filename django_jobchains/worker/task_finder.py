@@ -1,4 +1,4 @@
-"""Finds tasks of Django's framework while a worker runs: those that no jobs module declares, by their stored names."""
+"""Finds tasks of Django's framework that no jobs module declares, by their stored names, while a worker runs."""
 
 import random
 import time
@@ -51,7 +51,7 @@ class TaskFinder(PeriodicTask):
         #: Why tasks cannot be imported here, by the names of their types, and when their jobs may be failed.
         self._missing: dict[str, TaskNotImported] = {}
         self._fails_at: dict[str, float] = {}
-        #: Names that cannot be those of tasks of this project, or whose tasks cannot run in this worker.
+        #: Names that no task of this project can have, or whose tasks cannot run in this worker.
         self._foreign: set[str] = set()
 
     def on_hint(self, hint: Hint) -> float | None:
@@ -75,7 +75,7 @@ class TaskFinder(PeriodicTask):
         return True
 
     def find(self, grace_seconds: float = GRACE_SECONDS) -> bool:
-        """Serve what is new, and return whether there was anything."""
+        """Serve new tasks, and return whether there were any."""
         self._looked_at = time.monotonic()
         found = [self._find(name) for name in sorted(self._context.store.task_names.read()) if self._is_new(name)]
         return any([*found, *[self._handle_missing(name, grace_seconds) for name in list(self._missing)]])

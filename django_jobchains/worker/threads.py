@@ -33,7 +33,7 @@ class OwnedThread:
     """Calls ``step`` repeatedly until it is stopped. After an error, it waits for an increasing time and continues.
 
     Errors of an unavailable database, and of statements that take too long, are retried without a limit. A missing
-    table stops the worker at once; other errors do after ``MAX_FAILURES`` in a row. ``using``: the alias of the
+    table stops the worker immediately; other errors do so after ``MAX_FAILURES`` in a row. ``using``: the alias of the
     database that the steps use. ``give_up``: stops the worker.
     """
 

@@ -1,4 +1,4 @@
-"""Looks after this worker's running attempts: renews their leases, and gives up those that do not stop."""
+"""Looks after this worker's running attempts: renews their leases, and gives up attempts that do not stop."""
 
 import threading
 import time
@@ -28,7 +28,7 @@ MAX_RECORD_WAIT_SECONDS = 0.5
 
 
 class LeaseRenewal:
-    """Renews leases, in one statement for each source. Checks them at once after a hint that one was lost."""
+    """Renews leases, in one statement for each source. Checks them immediately after a hint that one was lost."""
 
     def __init__(self, context: WorkerContext) -> None:
         self._context = context

@@ -14,7 +14,7 @@ from django_jobchains.store.workers import WorkerFacts
 from django_jobchains.worker.options import WorkerContext
 from django_jobchains.worker.slots import Lane
 
-#: Without a wake budget, one more worker than needed queries at once, because the first may be busy or dead.
+#: Without a wake budget, one more worker than needed queries immediately, because the first may be busy or dead.
 SPARE_WORKERS = 1
 #: The delay of the next worker in the order, and the factor by which the delay grows for each further one.
 LATE_SECONDS = 0.02
@@ -149,7 +149,7 @@ def order_of(worker: str, present: Sequence[WorkerFacts]) -> PeerOrder | None:
 
 
 def group_of(database: Mapping[str, Any], queues: Collection[str] | None, type_names: Collection[str]) -> str:
-    """Return a short name for what a worker serves. ``database``: its settings, with the server's address."""
+    """Return a short name for the jobs that a worker serves. ``database``: its settings, with the server's address."""
     address = [str(database[key]) for key in ("ENGINE", "HOST", "PORT", "NAME")]
     scope = json.dumps([*address, None if queues is None else sorted(queues), sorted(type_names)])
     return hashlib.sha256(scope.encode()).hexdigest()[:12]

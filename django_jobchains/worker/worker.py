@@ -225,7 +225,7 @@ class Worker:
     def _find_tasks(self) -> bool:
         """Find tasks that were enqueued, and return whether any of them is new.
 
-        A worker that ends when nothing is due decides at once about those that cannot be imported.
+        A worker that ends when nothing is due decides immediately about tasks that cannot be imported.
         """
         if not self.options.finds_tasks:
             return False
@@ -236,7 +236,7 @@ class Worker:
             return False
 
     def _fire_schedules(self) -> None:
-        """Fire the schedules that are due, so that a worker that runs until it is idle runs their chains."""
+        """Fire due schedules, so that a worker that runs until it is idle runs their chains."""
         try:
             self.components.scheduler.fire_all()
         except Error:  # The thread for schedules, or the claim loop, reports it.

@@ -237,7 +237,7 @@ def read_json(text: str) -> Any:
 
 
 def field_of(member: Member) -> forms.Field:
-    """Return the form field of a member: JSON if its type has no other field."""
+    """Return the form field of a member, which is a JSON field for types without a special field."""
     field = _field(member)
     # pydantic derives a title from the name if there is none.
     has_title = member.title not in ("", member.name.replace("_", " ").title())

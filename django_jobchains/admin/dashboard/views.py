@@ -70,7 +70,7 @@ MAX_ROWS = 100
 MAX_SLOW = MAX_TICKS = 10
 #: The number of running jobs that are shown.
 MAX_RUNNING_ROWS = 10
-#: The number of alerts that are shown at once; the others are folded.
+#: The number of alerts that are shown; the others are folded.
 MAX_ALERTS = 4
 
 _FOLDER = "admin/django_jobchains/"

@@ -112,7 +112,7 @@ def graph_of(chain: Chain, steps: Iterable[Step], dependents: Slice, presenter: 
 
 
 def _rows(jobs: Iterable[Job]) -> dict[str, list[GraphStep]]:
-    """Return the steps with a row, by their chains. A first step has none: its type is that of the chain."""
+    """Return the steps with a row, by their chains. A first step has no row, because the chain has its type."""
     by_chain: dict[str, list[GraphStep]] = defaultdict(list)
     for job in sorted({job.id: job for job in jobs}.values(), key=lambda job: job.chain_index):
         if job.chain_index:

@@ -24,7 +24,7 @@ from django_jobchains.text.humanize import number
 
 #: The number of schedules that chains can be filtered by.
 MAX_SCHEDULES = 500
-#: The number of rows up to which those of each status are counted, and the time limit of each count.
+#: The number up to which the rows of each status are counted, and the time limit of each count.
 MAX_COUNTED = 100
 COUNT_SECONDS = 0.05
 #: The characters that a message shows of the value in a URL.
@@ -53,7 +53,7 @@ class ChoiceFilter(SimpleListFilter):
 
 
 def no_rows(request: HttpRequest, queryset: Any, by: SimpleListFilter) -> Any:
-    """Return no rows, because the value of a filter cannot be one, and tell the user so."""
+    """Return no rows, because the value of a filter is invalid, and show a message."""
     names = {"filter": capfirst(by.title), "value": (by.value() or "")[:MAX_SHOWN_VALUE]}
     messages.warning(request, gettext("%(filter)s: no row can have the value “%(value)s”.") % names)
     return queryset.none()

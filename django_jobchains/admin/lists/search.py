@@ -123,7 +123,7 @@ class _Search:
         return self._within(jobs, "id").filter(Q(chain_index=0) | Q(is_job_visible))
 
     def _within(self, jobs: QuerySet[Job], column: str) -> QuerySet[Job]:
-        """Restrict jobs to those that lead to visible rows: the chain, the job, or the jobs of the chain."""
+        """Restrict jobs to jobs that lead to visible rows: the chain, the job, or the jobs of the chain."""
         if self.visibility is None:
             return jobs
         if self.is_of_chains or column == "chain_id":

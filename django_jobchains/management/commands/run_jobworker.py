@@ -163,7 +163,7 @@ class Command(BaseCommand):
 
     @contextmanager
     def _terminal_output(self, worker: str, verbosity: int) -> Iterator[None]:
-        """Show each event on the terminal once: without logging handlers, Python would write those of the log too."""
+        """Show each event on the terminal once. Without logging handlers, Python would also write the log records."""
         terminal = TerminalSink(self.stdout.write, self.style, verbosity, worker, console_level(logger))
         add_sink(terminal)
         if not (has_log := logger.hasHandlers()):
@@ -176,7 +176,7 @@ class Command(BaseCommand):
                 add_sink(log)
 
     def _exit(self, code: int, *, is_stuck: bool = False) -> None:
-        """End the process, even if a handler does not end: its job is handed back, and its writes are fenced."""
+        """End the process, even if a handler does not end. Its job is returned to the queue, and its writes fail."""
         if self._owns_process:
             for number in _STOPPING:
                 signal.signal(number, signal.SIG_IGN)  # the interpreter removes other handlers before it ends

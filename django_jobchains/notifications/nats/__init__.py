@@ -165,7 +165,7 @@ def _close_all() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_parents)
-# A command that enqueues and ends at once still has to send its hints.
+# A command that enqueues and ends immediately still has to send its hints.
 atexit.register(_close_all)
 
 

@@ -23,7 +23,7 @@ from django_jobchains.text.errors import log_text
 
 logger = getLogger("django_jobchains")
 
-#: How long the bucket keeps a budget. Workers that receive a hint ask at once.
+#: How long the bucket keeps a budget. Workers that receive a hint use its budget immediately.
 REMEMBERED_SECONDS = 10
 #: The size of the bucket. Budgets that do not fit are unknown, so that every worker queries.
 MAX_BYTES = 16 * 1024 * 1024

@@ -249,7 +249,7 @@ class PoolContract:
         read: list[int] = []
 
         def payloads() -> Iterator[str | None]:
-            """Yield a payload that is returned at once, and many that wait for an abort."""
+            """Yield a payload that is returned immediately, and many that wait for an abort."""
             for number in range(1000):
                 read.append(number)
                 yield None if number else "first"

@@ -117,7 +117,7 @@ def _with_signals(jobs: Sequence[ClaimedJob], call: RunningCall) -> list[tuple[C
 
 
 class SentLogs(JobLogBuffer):
-    """Sends what handlers log to the worker at once, so that it is not lost if this process dies."""
+    """Sends log entries of handlers to the worker immediately, so that they are not lost if this process dies."""
 
     def __init__(self, send: Callable[[Any], object]) -> None:  # Nothing is stored in this process.
         self.send = send

@@ -108,7 +108,7 @@ class IsolatedAttempt:
         self.expires_at = self._started + self._environment.policy.timeout_seconds
 
     def receive(self, message: dict[str, Any]) -> None:
-        """Handle a message of the child process, which might die before it could write what the handler logs."""
+        """Handle a message of the child process, which might die before it could write log entries."""
         if message == BEGIN:
             self.begin()
         elif "event" in message:
@@ -384,7 +384,7 @@ class ChildRun:
         return next(iter(self._attempts), None)
 
     def run(self) -> Iterator[Outcome]:
-        """Run the handlers while this thread waits, and yield each outcome at once."""
+        """Run the handlers while this thread waits, and yield each outcome when it arrives."""
         started, count = time.perf_counter(), len(self._attempts)
         try:
             yield from self._run()

@@ -40,7 +40,7 @@ class IsolationPool:
     def __init__(self, isolation: Isolation, slots: int, worker: str) -> None:
         self.isolation = isolation
         default = slots if isolation.level == "transient" else cpu_count()
-        #: How many child processes are used at once: no more than there are slots.
+        #: How many child processes are used at the same time: no more than there are slots.
         self.max_workers = min(isolation.max_workers or default, slots)
         self._worker = worker
         self._closed_until = 0.0
