@@ -52,10 +52,10 @@ def waiting(command: Sequence[str], number: int, environment: dict[str, str]) ->
 
 
 @contextmanager
-def idle_worker(command: Sequence[str], times: Path) -> Iterator[int]:
-    """Run one process whose handlers append their times to a file, and yield its id. The first job waits for it."""
-    with crowd(command, 1, lambda: 1, {"BENCH_TIMES": str(times)}) as (process,):
-        yield process
+def idle_workers(command: Sequence[str], times: Path, number: int = 1) -> Iterator[list[int]]:
+    """Run processes whose handlers append their times to a file, and yield their ids. The first job waits for them."""
+    with crowd(command, number, lambda: number, {"BENCH_TIMES": str(times)}) as processes:
+        yield processes
 
 
 def report_ready() -> None:

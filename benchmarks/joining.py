@@ -13,7 +13,7 @@ from django.db import transaction
 
 from benchmarks.bare import BATCH, timed_on
 from benchmarks.cells import Cell, Figures, Target
-from benchmarks.crowd import idle_worker
+from benchmarks.crowd import idle_workers
 from benchmarks.database import connect, empty, settle
 from benchmarks.project.jobs import join, value
 from benchmarks.statements import (
@@ -64,7 +64,7 @@ def _ours(samples: int) -> Figures:
     with tempfile.TemporaryDirectory() as folder:
         times = Path(folder, "times")
         times.touch()
-        with idle_worker(worker_command([value.name, join.name], "default", SLOTS), times):
+        with idle_workers(worker_command([value.name, join.name], "default", SLOTS), times):
             _warm_up(times)
             return {"p50 ms": median(milliseconds_until_marked(_enqueue_fan_in, times) for _ in range(samples))}
 

@@ -12,7 +12,7 @@ from django.db import transaction
 
 from benchmarks.bare_signals import SENDERS
 from benchmarks.cells import Cell, Figures, Row, Target
-from benchmarks.crowd import idle_worker
+from benchmarks.crowd import idle_workers
 from benchmarks.database import connect, empty, settle
 from benchmarks.machine import cpu_seconds
 from benchmarks.project.jobs import STEPS
@@ -81,7 +81,7 @@ def _measure(worker: list[str], enqueue: Enqueue, samples: int) -> Figures:
     with tempfile.TemporaryDirectory() as folder:
         times = Path(folder, "times")
         times.touch()
-        with idle_worker(worker, times) as process:
+        with idle_workers(worker, times) as (process,):
             sampled(enqueue, times, WARM_UP, JITTER_SECONDS)
             with server_cost(samples) as cost:
                 before = cpu_seconds(process) or 0.0

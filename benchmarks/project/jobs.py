@@ -88,7 +88,7 @@ processors.register("bench.limited_keys", concurrency=Concurrency(LIMIT, key="ke
 
 @processors.register("bench.limited_busy", concurrency=Concurrency(LIMIT))
 def limited_busy(job: RunningJob[dict[str, int]]) -> None:
-    marks.started()
+    times.append()
     time.sleep(BUSY_SECONDS)
 
 

@@ -3,7 +3,7 @@
 import random
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 
 from django_jobchains.attempts.outcome import Outcome, not_started
@@ -65,13 +65,13 @@ class ClaimLoop:
 
     def step(self) -> None:
         """Claim jobs if there are free slots, and wait."""
-        self._wake.clear()
+        types = self._wake.begin_query()
         self._wake.needs_slots = True  # until it is known below that there are enough
         self._hand_back_waiting()
         self._wake.accepts_hints = not (self.retires or self._is_closed or self._jobs_left == 0)
         had_slots = self._have_slots()
         was_quiet = self._is_quiet()  # Before the lanes: a full lane whose attempt ends in between is not queried.
-        lanes = [lane for lane in self._ordered if self._room(lane)]
+        lanes = [lane for lane in self._ordered if _may_run(lane, types) and self._room(lane)]
         if not lanes:
             if self._wake.must_notify_peers():
                 self._notify_peers()
@@ -86,7 +86,7 @@ class ClaimLoop:
         found, is_full = self._fill(lanes)
         self._found = found or self._found
         self._wake.record_query(found=bool(found), is_full=is_full)
-        if not found and was_quiet and self._records.is_quiet:
+        if not found and was_quiet and self._records.is_quiet and types is None:
             self.idle.set()
         if not is_full:
             self._wake.needs_slots = self._wake.is_eager or not (had_slots and self._have_slots())
@@ -286,6 +286,7 @@ class ClaimLoop:
             self._wake.wait(self._until_records(min(self._poll_seconds, self._until_next_start(lanes))))
             return
         if self._queues.have_changed():
+            self._wake.set()
             return
         seconds = self._longest_wait() * random.uniform(0.8, 1)  # noqa: S311 - jitter
         due = self._next_due(lanes)
@@ -313,6 +314,11 @@ class ClaimLoop:
             is_rated = bool(types.rates) and seconds is not None and seconds > 0
             due.append(max(seconds or 0, MIN_RATE_WAIT_SECONDS) if is_rated else seconds)
         return min((seconds for seconds in due if seconds is not None), default=None)
+
+
+def _may_run(lane: AnyLane, types: Collection[str] | None) -> bool:
+    """Return whether a query for jobs of these types, or of all for None, concerns a lane. Records have other times."""
+    return types is None or isinstance(lane, RecordLane) or not lane.leases.keys().isdisjoint(types)
 
 
 def keys_of(attempts: Sequence[AnyAttempt | SlotTask]) -> list[AttemptKey]:

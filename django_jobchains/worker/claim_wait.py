@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Collection
 from math import inf
 
 from django_jobchains.notifications.hints import REQUERY_SECONDS
@@ -26,6 +27,10 @@ class WakeUp:
         self.needs_slots = True
         self._changed = threading.Condition()
         self._is_set = self._has_free_slot = False
+        #: The job types that this query, and the second one after a hint, are for; None for all.
+        self._types: frozenset[str] | None = frozenset()
+        #: When the next query must be for all types, and whether the last one was.
+        self._query_all_at, self._was_for_all = 0.0, True
         self._second_query_at: float | None = None
         #: When to query for jobs that other workers are to claim first.
         self._late_at: float | None = None
@@ -34,11 +39,16 @@ class WakeUp:
         #: Whether the next query is for the worker's share of jobs, so that its peers may have skipped the hint.
         self._is_shared = False
 
-    def set(self) -> None:
-        if not self._is_set:
+    def set(self, types: Collection[str] | None = None) -> None:
+        """Let the claim loop query now, for jobs of these types; None for all. Records are queried in any case."""
+        if not self._is_set or self._types is not None:
             with self._changed:
+                self._add(types)
                 self._is_set = True
                 self._changed.notify()
+
+    def _add(self, types: Collection[str] | None) -> None:
+        self._types = None if types is None or self._types is None else self._types.union(types)
 
     def slot_is_free(self) -> None:
         """Wake the claim loop if it waits for a slot. Call when an attempt has ended.
@@ -53,15 +63,21 @@ class WakeUp:
 
     @property
     def _must_query(self) -> bool:
-        return self._is_set or (self._has_free_slot and self.needs_slots)
+        return self._is_set or self._needs_free_slot
+
+    @property
+    def _needs_free_slot(self) -> bool:
+        return self._has_free_slot and self.needs_slots
 
     @property
     def will_query_soon(self) -> bool:
         """Whether a hint changes nothing, because the claim loop queries within milliseconds anyway."""
         return self._must_query or (self._second_query_at is not None and self._was_fruitless)
 
-    def query_in(self, seconds: float, *, is_shared: bool) -> None:
+    def query_in(self, seconds: float, types: Collection[str] | None = None, *, is_shared: bool = False) -> None:
         """Let the claim loop query because of a hint: after some seconds, or now and once more a little later.
+
+        ``types``: as for ``set``.
 
         The second query is needed because senders leave out hints that follow closely. While queries find nothing, a
         hint that arrives before the second query waits for it. So a flood of hints, forged or not, costs one query per
@@ -69,6 +85,7 @@ class WakeUp:
         """
         with self._changed:
             self._is_shared |= is_shared
+            self._add(types)
             if seconds:
                 self._late_at = min(self._late_at or inf, time.monotonic() + seconds)
             else:
@@ -81,20 +98,34 @@ class WakeUp:
             self._second_query_at = self._hinted_at + REQUERY_SECONDS
             self._is_set = True
 
-    def clear(self) -> None:
-        """Call before a query. Anything set from now on causes another query."""
+    def begin_query(self) -> Collection[str] | None:
+        """Call before a query. Anything set from now on causes another query.
+
+        Return the job types to query for; None for all. A query for some types does not delay the next one for all.
+        """
         with self._changed:
+            now = time.monotonic()
+            is_for_all = self._needs_free_slot or self._query_all_at <= now
+            types = self._types if self._is_set or self._next_query_at(inf) <= now else None
+            if is_for_all or types is None:
+                types, self._query_all_at = None, 0.0  # The next one too, if this one fails.
+            self._was_for_all = types is None
             self._is_set = self._has_free_slot = False
             self._late_at = None
-            if self._second_query_at is not None and time.monotonic() >= self._second_query_at:
+            if self._second_query_at is not None and now >= self._second_query_at:
                 was_hinted_since = self._hinted_at > self._second_query_at - REQUERY_SECONDS
                 self._second_query_at = self._hinted_at + REQUERY_SECONDS if was_hinted_since else None
+            if self._second_query_at is None:
+                self._types = frozenset()
+            return types
 
     def record_query(self, *, found: bool, is_full: bool) -> None:
         """Call after a query. ``found``: whether there were jobs to claim. ``is_full``: whether they took all slots."""
         self._was_fruitless = not found
+        if is_full:
+            self._query_all_at = 0.0
         if self._is_shared and is_full:
-            self._second_query_at = time.monotonic() + REQUERY_SECONDS
+            self._second_query_at, self._types = time.monotonic() + REQUERY_SECONDS, None
         elif not self.is_second_query_due:
             self._is_shared = False
 
@@ -111,6 +142,9 @@ class WakeUp:
 
     def wait(self, seconds: float) -> None:
         until = time.monotonic() + seconds
+        if self._was_for_all:
+            self._query_all_at = until
+        until = min(until, self._query_all_at)
         with waiting(), self._changed:
             while not self._must_query and (left := self._next_query_at(until) - time.monotonic()) > 0:
                 self._changed.wait(left)

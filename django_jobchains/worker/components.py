@@ -89,7 +89,7 @@ class Components:
         is_freed = self.context.queues.on_hint(hint)  # Before the claim loop wakes up.
         if is_freed and self.context.wake.accepts_hints:
             self.records.look_soon()
-            self.context.wake.query_in(0.0, is_shared=False)
+            self.context.wake.query_in(0.0)
         self.wake_order.on_hint(hint)
         self.renewal.on_hint(hint)
         self.records.on_hint(hint)

@@ -320,7 +320,7 @@ class JobSink(Sink[Outcome]):
     def accept(self, outcome: Outcome) -> bool:
         """The claim loop can immediately claim a continuation that the attempt committed."""
         if outcome.effects is not None and outcome.effects.due_types:
-            self._context.wake.set()
+            self._context.wake.set(outcome.effects.due_types)
         self._context.log_buffer.ended(outcome.job.key)
         return outcome.effects is None
 
@@ -462,8 +462,10 @@ class JobSink(Sink[Outcome]):
     def publish(self) -> None:
         if not self.is_published:
             wake = self._context.wake
-            if self._effects.due_types or self._context.queues.has_limits or wake.is_eager:
+            if self._context.queues.has_limits or wake.is_eager:
                 wake.set()
+            elif self._effects.due_types:
+                wake.set(self._effects.due_types)
         effects, committed, reported = self._effects, self._committed, self._reported_chains
         self._effects, self._committed, self._reported_chains = Effects(), Effects(), set()
         effects.add(committed)

@@ -91,7 +91,7 @@ class RecordWorkers:
             return
         is_reason = [lane.on_hint(hint) for lane in self.lanes.values()]
         if any(is_reason) and self._wake.accepts_hints:
-            self._wake.query_in(0.0, is_shared=False)
+            self._wake.query_in(0.0, types=())
 
     def look_soon(self) -> None:
         """Let the next step of the claim loop query for records."""

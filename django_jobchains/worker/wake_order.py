@@ -71,7 +71,8 @@ class WakeOrder:
         seconds = 0.0 if will_query_soon else self.seconds_until(hint)
         self.count(hint)
         if seconds is not None:
-            self._wake.query_in(seconds, is_shared=self.is_sharing and not will_query_soon)
+            types = None if hint.subject == EVERY else [hint.subject]
+            self._wake.query_in(seconds, types, is_shared=self.is_sharing and not will_query_soon)
 
     def update(self, worker: str, present: Sequence[WorkerFacts]) -> None:
         """Find this worker's position among the workers of its group that had a free slot at their last heartbeat.

@@ -9,6 +9,7 @@ import pytest
 from django_jobchains.notifications import EVERY, Hint, Notifier, NullNotifier
 from django_jobchains.notifications.hints import MERGE_SECONDS, REQUERY_SECONDS
 from django_jobchains.store.workers import Beat
+from django_jobchains.worker.claim_wait import WakeUp
 from django_jobchains.worker.wake_order import LATE_FACTOR, LATE_SECONDS, PeerOrder, WakeOrder, group_of
 from tests.support.worker_rows import facts_of
 from tests.support.workers import context_for
@@ -54,6 +55,16 @@ def present(count, silent_seconds=0.0, **changes):
     return [facts_of(replace(BEAT, id=f"w{number:02}", **changes), silent_seconds) for number in range(count)]
 
 
+def idle_wake_up():
+    """Return what a worker waits for that has just queried for all types, and next does so in a minute."""
+    wake = WakeUp()
+    assert wake.begin_query() is None
+    wake.set([])
+    wake.wait(60)
+    assert wake.begin_query() == set()
+    return wake
+
+
 def seconds_of(workers, hint):
     """Return in how many seconds each worker queries."""
     seconds = []
@@ -91,7 +102,7 @@ def test_worker_queries_again_after_hints_may_have_been_dropped(clock):
         if not seconds:
             order.on_hint(hint())
         clock.now += seconds
-        order._wake.clear()
+        order._wake.begin_query()
         assert order._wake.is_second_query_due is is_due
 
 
@@ -100,8 +111,49 @@ def test_later_hint_postpones_the_second_query(clock):
     for _ in range(2):
         order.on_hint(hint())
         clock.now += REQUERY_SECONDS * 0.9
-    order._wake.clear()
+    order._wake.begin_query()
     assert order._wake.is_second_query_due
+
+
+def test_query_is_only_for_the_types_of_its_hints(clock):
+    wake = idle_wake_up()
+    wake.query_in(30.0, ["a"])
+    wake.query_in(0.0, ["b"])
+    assert wake.begin_query() == {"a", "b"}
+    clock.now += REQUERY_SECONDS
+    assert wake.begin_query() == {"a", "b"}, "the second query is for the same types"
+    wake.set(["a"])
+    assert wake.begin_query() == {"a"}
+
+
+@pytest.mark.parametrize("reason", ["query_in", "set", "slot_is_free", "nothing"])
+def test_query_for_another_reason_is_for_all_types(clock, reason):
+    wake = idle_wake_up()
+    if reason != "nothing":
+        wake.set(["a"])
+        getattr(wake, reason)(*[0.0] if reason == "query_in" else [])
+    assert wake.begin_query() is None
+
+
+def test_hints_about_some_types_do_not_delay_the_query_for_all(clock):
+    wake = idle_wake_up()
+    wake.set(["a"])
+    for seconds, types in ((0, {"a"}), (59, {"a"}), (1, None)):
+        clock.now += seconds
+        wake.set(["a"])
+        assert wake.begin_query() == types
+        wake.set(["a"])
+        wake.wait(60)
+
+
+@pytest.mark.parametrize("is_full", [True, False])
+def test_query_that_found_enough_jobs_for_all_slots_is_followed_by_one_for_all_types(clock, is_full):
+    wake = idle_wake_up()
+    wake.set(["a"])
+    assert wake.begin_query() == {"a"}
+    wake.record_query(found=True, is_full=is_full)
+    wake.set(["a"])
+    assert wake.begin_query() == (None if is_full else {"a"})
 
 
 def test_stopping_worker_ignores_hints():
@@ -225,7 +277,7 @@ def test_worker_queries_for_skipped_hints_if_the_others_turn_out_to_be_busy():
         assert order.seconds_until(hint(id=50)) is None
     order.update("w25", half_busy)
     assert order._wake._is_set
-    order._wake.clear()
+    order._wake.begin_query()
     order.update("w25", half_busy)
     assert not order._wake._is_set, "a skipped hint is evaluated only once more"
 

@@ -52,7 +52,7 @@ def test_many_attempts_wake_one_slot(slots, monkeypatch):
 
 @pytest.mark.parametrize("is_needed", [True, False])
 def test_free_slot_wakes_the_claim_loop_only_if_it_needs_one(slots, is_needed):
-    slots.context.wake.clear()
+    slots.context.wake.begin_query()
     slots.context.wake.needs_slots = is_needed
     slots.put([FakeAttempt(int)])
     until(lambda: slots.is_idle and slots._waiting == COUNT)
@@ -66,7 +66,7 @@ def test_slot_that_becomes_free_during_a_query_wakes_the_claim_loop_only_if_it_n
     assert not wake.will_query_soon
     wake.needs_slots = True
     assert wake.will_query_soon
-    wake.clear()
+    wake.begin_query()
     assert not wake.will_query_soon
 
 

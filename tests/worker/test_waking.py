@@ -7,7 +7,8 @@ from django.utils import timezone
 
 from django_jobchains import chains
 from django_jobchains.models import Job
-from django_jobchains.processors import RescheduleJob
+from django_jobchains.processors import Concurrency, RescheduleJob
+from django_jobchains.worker.claim_loop import ClaimLoop
 from tests.support.connections import holding
 from tests.support.statements import statements_of_others
 from tests.support.waiting import until, until_completed
@@ -72,6 +73,26 @@ def test_continuation_starts_at_once_without_a_notifier(
     until(lambda: worker.components.slots.running == 1 and not (wake.needs_slots or wake.will_query_soon))
     gate.set()
     until_completed(chain, SOON)
+
+
+@pytest.mark.postgresql  # Hints of SQLite name no types.
+def test_free_place_causes_no_query_for_other_types(quick, processors, start_worker, monkeypatch):
+    """Otherwise the next job of a limit would wait for a query that finds nothing."""
+    claimed, claim_now = [], ClaimLoop._claim_now
+
+    def record(loop, lane, *args):
+        claimed.append(set(lane.leases))
+        return claim_now(loop, lane, *args)
+
+    monkeypatch.setattr(ClaimLoop, "_claim_now", record)
+    limited = processors.register("worker.limited", concurrency=Concurrency(1))(lambda job: job.signal.wait(0.02))
+    start_worker()
+    chains.enqueue_many([limited.item() for _ in range(50)])
+    until(lambda: completed() == 50)
+    assert claimed.count({"worker.limited"}) >= 50
+    assert claimed.count({"worker.quick"}) < claimed.count({"worker.limited"}) / 2
+    quick.enqueue()
+    until(lambda: completed() == 51)
 
 
 def test_idle_worker_is_quiet(quick, start_worker):

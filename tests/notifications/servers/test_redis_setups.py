@@ -185,6 +185,7 @@ def test_a_cluster_is_found_again_without_the_node_of_the_url(tmp_path, use_redi
         other_admin.execute_command("CLUSTER", "ADDSLOTS", *range(SLOTS // 2, SLOTS))
         admin.execute_command("CLUSTER", "MEET", "127.0.0.1", str(other.port))
         until(lambda: all(has_state(each, f"cluster_slots_assigned:{SLOTS}") for each in (admin, other_admin)))
+        until(lambda: all(has_state(each, "cluster_state:ok") for each in (admin, other_admin)))
         use_redis(one.url, PATIENT, CONNECTION_FACTORY=FACTORY)
         received, notifier = check_hints_and_budgets(), get_notifier("default")
         one.kill()
