@@ -30,7 +30,7 @@ SERVER = (
 #: Longer than the interval of heartbeats and of the reaper.
 IDLE_SECONDS = 40
 SINGLE_JOBS = 40
-DRAINED_JOBS = 10_000
+DRAINED_JOBS = 100_000
 #: How often each statement of a simulated worker is sent, in all workers together.
 REPEATS = 400
 WARM_UP = 6
