@@ -102,7 +102,7 @@ PROCESS_DURATION = _histogram(
 )
 OPERATION_DURATION = _histogram(
     "messaging.client.operation.duration",
-    "Duration of the library's own transactions, never sampled; for records, by the name of their worker",
+    "Duration of the library's own transactions. For records, the type is the name of their worker",
     OPERATION,
     JOB_TYPE,
     ERROR_TYPE,
@@ -210,14 +210,14 @@ SLOTS = _up_down_counter("jobchains.worker.slots", "{slot}", "Slots of this proc
 SLOT_PEAK = _gauge(
     "jobchains.worker.slots.peak",
     "{slot}",
-    "The most slots of this process that were in use at once since the metrics were last collected. `thread` includes "
-    "the slots that wait for child processes",
+    "The most slots of this process that were in use at the same time since the metrics were last collected. "
+    "`thread` includes the slots that wait for child processes",
     SLOT_KIND,
 )
 HANDLERS_PEAK = _gauge(
     "jobchains.record.handlers.peak",
     "{record}",
-    "The most handlers of records that ran at once in this process since the metrics were last collected",
+    "The most handlers of records that ran at the same time in this process since the metrics were last collected",
     JOB_TYPE,
 )
 POOL_CHILDREN = _up_down_counter(
@@ -234,24 +234,33 @@ POOL_WAITING = _up_down_counter(
 POOL_MEMORY = _up_down_counter(
     "jobchains.pool.memory", "By", "Resident memory of child processes", POOL_LEVEL, POOL_KEY
 )
-QUEUE_JOBS = _gauge("jobchains.queue.jobs", "{job}", "Jobs that have not ended, counted to a limit", QUEUE, JOB_STATUS)
-OLDEST_DUE = _gauge("jobchains.queue.oldest_due.age", "s", "How long the oldest due job waits", QUEUE)
+QUEUE_JOBS = _gauge(
+    "jobchains.queue.jobs", "{job}", "Jobs that have not ended, counted up to a maximum", QUEUE, JOB_STATUS
+)
+OLDEST_DUE = _gauge("jobchains.queue.oldest_due.age", "s", "How long the oldest due job has been waiting", QUEUE)
 QUEUE_RECORDS = _gauge(
-    "jobchains.queue.records", "{record}", "Records by their state, counted to a limit", QUEUE, JOB_TYPE, JOB_STATUS
+    "jobchains.queue.records",
+    "{record}",
+    "Records by their state, counted up to a maximum",
+    QUEUE,
+    JOB_TYPE,
+    JOB_STATUS,
 )
 OLDEST_RECORD = _gauge(
-    "jobchains.queue.oldest_record.age", "s", "How long the oldest due record waits", QUEUE, JOB_TYPE
+    "jobchains.queue.oldest_record.age", "s", "How long the oldest due record has been waiting", QUEUE, JOB_TYPE
 )
-LIMIT_RUNNING = _gauge(
-    "jobchains.limit.running", "{job}", "Running jobs that a limit of all workers counts", LIMIT_KIND, LIMIT
-)
+LIMIT_RUNNING = _gauge("jobchains.limit.running", "{job}", "Running jobs that count towards a limit", LIMIT_KIND, LIMIT)
 LIMIT_WAITING = _gauge(
-    "jobchains.limit.waiting", "{job}", "Due jobs of limited types and queues, counted to a limit", LIMIT_KIND, LIMIT
+    "jobchains.limit.waiting",
+    "{job}",
+    "Due jobs of limited types and queues, counted up to a maximum",
+    LIMIT_KIND,
+    LIMIT,
 )
 LIMIT_CONCURRENCY = _gauge(
     "jobchains.limit.concurrency",
     "{job}",
-    "Jobs that a limit lets run at once, of each key if it has keys",
+    "Jobs that a limit allows to run at the same time. If the limit has keys: of each key",
     LIMIT_KIND,
     LIMIT,
 )

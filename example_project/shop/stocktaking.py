@@ -17,7 +17,7 @@ class Shelf:
 
 @processors.register("shop.count_stock", label=lambda shelf: f"{len(shelf.product_ids)} products")
 def count_stock(job: RunningJob[Shelf]) -> dict[str, int]:
-    """Count each product. The wait ends at once if the job is cancelled or the worker stops."""
+    """Count each product. The wait ends early if the job is cancelled or the worker stops."""
     products = Product.objects.filter(pk__in=job.input.product_ids)
     counted: dict[str, int] = {}
     for number, product in enumerate(products):

@@ -1,4 +1,4 @@
-"""A minute under fire, in which everything fails at least once."""
+"""Run the soak test for one minute, in which each kind of fault occurs at least once."""
 
 import json
 import subprocess

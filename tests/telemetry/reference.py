@@ -32,7 +32,7 @@ add_sink(count_failures)
 ```
 
 A sink is a function that takes an event. It is called in the thread that reports the event, after the commit, and
-should return at once. An error in a sink is logged and has no other effect. `remove_sink` removes it.
+should return quickly. An error in a sink is logged and has no other effect. `remove_sink` removes it.
 
 Events are frozen dataclasses of `django_jobchains.telemetry.events`. They contain no payloads, but `error`, `exception`
 and `stack` may quote them: pass these through `django_jobchains.text.redaction.redacted_text` before you send them
