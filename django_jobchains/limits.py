@@ -40,10 +40,10 @@ def set(  # noqa: A001 - as in limits.set()
 ) -> None:
     """Override a limit that the code declares, by the name of its type, group or records, or limit a queue.
 
-    ``concurrency``: how many jobs may run at once, in all workers together. ``rate``: how many may start in the
-    declared period. If the limit has keys, both numbers are for each key. With 0, no more jobs start, and running jobs
-    continue. A number that is omitted does not change. Raises ``LimitNotFound`` if the code declares no limit with this
-    name.
+    ``concurrency``: how many jobs may run at the same time, in all workers together. ``rate``: how many may start in
+    the declared period. If the limit has keys, both numbers are for each key. With 0, no more jobs start, and running
+    jobs continue. A number that is omitted does not change. Raises ``LimitNotFound`` if the code declares no limit with
+    this name.
     """
     _check_target(name, queue)
     numbers = {part: number for part, number in (("concurrency", concurrency), ("rate", rate)) if number is not None}

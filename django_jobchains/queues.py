@@ -42,7 +42,7 @@ def resume(*names: str, using: str | None = None) -> None:
 
 
 def set_limit(name: str, slots: int | None, *, using: str | None = None) -> None:
-    """Limit how many jobs of this queue run at once, in all workers together; None removes the limit.
+    """Limit how many jobs of this queue run at the same time, in all workers together; None removes the limit.
 
     Running jobs continue. To start no more jobs, ``pause`` the queue. To limit the slots of a single worker, see
     ``queue_slots`` of ``Worker``.

@@ -345,7 +345,7 @@ class Pool:
     def stream(
         self, target: str, payloads: Iterable[Any], *, key: str = "default", timeout: DurationLike | None = None
     ) -> Iterator["StreamedCall"]:
-        """Call a function with each payload, and yield the calls as they end. Up to ``concurrency`` run at once.
+        """Call a function with each payload, and yield the calls as they end. Up to ``concurrency`` run in parallel.
 
         ``payloads`` is read as calls begin, so it may be long. ``timeout``: for each call. When the loop over the
         stream ends early, no more calls begin, and those that run are aborted, as in ``arun``.

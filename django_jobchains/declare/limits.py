@@ -142,7 +142,7 @@ class TypeLimits:
     fair: LimitKey | None
 
     def slot_limit(self, type_name: str, overrides: Mapping[str, Override] = MappingProxyType({})) -> int | None:
-        """Return how many of its jobs, or of each key or group, may run at once: 0 if none may start.
+        """Return how many of its jobs, or of each key or group, may run at the same time: 0 if none may start.
 
         ``overrides``: what replaces the declared numbers, by the name of the type or group.
         """

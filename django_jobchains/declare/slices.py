@@ -213,10 +213,10 @@ class Processors(Generic[ContextT_contra]):
         that receives the number of failures and the error (None after a crash), and returns seconds. ``max_attempts``
         and ``timeout`` may be ``math.inf``. ``fail_on`` (exception classes) and ``retry_if`` decide which errors fail
         the job without a retry. ``on_failure``: the type of the chain that is enqueued when a job fails, with a
-        ``FailedJob`` as its input. ``concurrency``: how many of its jobs may run at once in all workers together.
-        ``rate``: how many may start in a period. ``fair``: a field of the input, or a function that receives the input;
-        jobs with different values are claimed in turn. Arguments that are omitted or None default to the arguments of
-        the slice. Raises ``InvalidDeclaration``, which names the type, and ``DuplicateJobType``.
+        ``FailedJob`` as its input. ``concurrency``: how many of its jobs may run at the same time, in all workers
+        together. ``rate``: how many may start in a period. ``fair``: a field of the input, or a function that receives
+        the input; jobs with different values are claimed in turn. Arguments that are omitted or None default to the
+        arguments of the slice. Raises ``InvalidDeclaration``, which names the type, and ``DuplicateJobType``.
         """
         check_options("register", options, RegisterOptions)
         if not isinstance(name, JobType):

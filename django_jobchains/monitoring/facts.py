@@ -66,7 +66,7 @@ class JobCounts:
 
 @dataclass(frozen=True)
 class QueueFacts(JobCounts):
-    """The numbers of jobs in a queue. ``slot_limit``: how many of them may run at once, or None."""
+    """The numbers of jobs in a queue. ``slot_limit``: how many of them may run at the same time, or None."""
 
     is_paused: bool
     slot_limit: int | None

@@ -47,11 +47,11 @@ class LimitFacts:
     """A limit that holds for all workers together.
 
     ``name``: the name of the type, group, record registration or queue. ``types`` and ``record_types``: the types that
-    share the limit. ``concurrency``: how many jobs may run at once. ``rate``: how many may start in ``rate_seconds``.
-    If ``has_keys`` is true, both are for each key. ``declared_concurrency`` and ``declared_rate``: the numbers in the
-    code. Numbers without a limit are None. ``waiting``: due jobs and records, counted up to ``COUNT_TO`` for each
-    queue, type and priority. ``keys``: the keys with the most running jobs, followed by the keys that wait longest for
-    the next start.
+    share the limit. ``concurrency``: how many jobs may run at the same time. ``rate``: how many may start in
+    ``rate_seconds``. If ``has_keys`` is true, both are for each key. ``declared_concurrency`` and ``declared_rate``:
+    the numbers in the code. Numbers without a limit are None. ``waiting``: due jobs and records, counted up to
+    ``COUNT_TO`` for each queue, type and priority. ``keys``: the keys with the most running jobs, followed by the keys
+    that wait longest for the next start.
     """
 
     kind: Literal["type", "group", "records", "queue"]

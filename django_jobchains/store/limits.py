@@ -71,7 +71,7 @@ class Group(NamedTuple):
 
 
 class LimitedTypes(NamedTuple):
-    """The types to claim: the seconds of their leases, and how many of their jobs may run at once (None: any).
+    """The types to claim: the seconds of their leases, and how many of their jobs may run at the same time (None: any).
 
     ``rates``: of the types whose starts are limited.
     """

@@ -37,7 +37,7 @@ class Rules(NamedTuple):
 
 
 class LimitedQueue(NamedTuple):
-    """A queue of which only ``slot_limit`` jobs and records may run at once. ``tables``: the tables of its records."""
+    """A queue with a limit of running jobs and records. ``tables``: the tables of its records."""
 
     name: str
     slot_limit: int
@@ -53,7 +53,7 @@ class Queues(Part):
         self._write("paused_at", "NULL", "NULL", names)
 
     def limit(self, name: str, slot_limit: int | None) -> None:
-        """Set how many jobs of this queue may run at once, in all workers together; None is any number."""
+        """Set how many jobs of this queue may run at the same time, in all workers together; None is any number."""
         number = "NULL" if slot_limit is None else str(int(slot_limit))
         self._write("slot_limit", number, "excluded.slot_limit", [name])
 

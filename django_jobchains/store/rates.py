@@ -1,8 +1,8 @@
 """How fast jobs and records may start: a token bucket for each rate key, kept as one time, by GCRA.
 
-A bucket is a time: when it will be full, so that as many may start at once as the burst allows. Each start moves it by
-the interval of the rate. Jobs and records may start while it is at most ``burst`` intervals ahead. Times are
-microseconds since 1970 by the database's clock, because sums of whole numbers are exact. See
+A bucket is stored as the time when it will be full. As many as the burst allows may then start at the same time. Each
+start moves it by the interval of the rate. Jobs and records may start while it is at most ``burst`` intervals ahead.
+Times are microseconds since 1970 by the database's clock, because sums of whole numbers are exact. See
 docs/decisions/0102-rates.md.
 """
 
@@ -25,7 +25,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class StartRate(NamedTuple):
-    """The microseconds between two starts, and how many may start at once after a pause."""
+    """The microseconds between two starts, and how many may start at the same time after a pause."""
 
     microseconds: int
     burst: int

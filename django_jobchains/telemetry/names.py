@@ -169,9 +169,7 @@ ISOLATION_FAILED = _counter(
     "Failures to start child processes of a strict isolation, whose jobs wait",
     REQUESTED_LEVEL,
 )
-THREAD_FAILED = _counter(
-    "jobchains.thread.failed", "{failure}", "Errors that ended the step of a worker's thread", THREAD
-)
+THREAD_FAILED = _counter("jobchains.thread.failed", "{failure}", "Unexpected errors in threads of a worker", THREAD)
 PROCESS_ENDED = _counter(
     "jobchains.process.ended",
     "{process}",

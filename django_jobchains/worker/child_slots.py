@@ -20,7 +20,7 @@ SHORTEST_SECONDS = 0.0005
 
 
 class ChildSlots(SlotPool):
-    """Runs up to ``pool.max_workers`` attempts at once in the worker's ``slots``.
+    """Runs up to ``pool.max_workers`` attempts at the same time in the worker's ``slots``.
 
     Other attempts use the same slots, so the slots count and watch all attempts. An attempt that waits for a child
     process waits here, and does not occupy a slot.
@@ -31,7 +31,7 @@ class ChildSlots(SlotPool):
         self.context.backlogs.append(self.backlog)
         self.pool = IsolationPool(isolation, slots.count, self.context.worker)
         self._slots = slots
-        #: The most runs at once since this was last taken.
+        #: The most runs at the same time since this was last taken.
         self._peak = 0
         self._average_handler_seconds = AHEAD_SECONDS
 
@@ -61,7 +61,7 @@ class ChildSlots(SlotPool):
             return max(workers + ahead - assigned - len(self.backlog), 0)
 
     def free(self) -> int:
-        """Return how many attempts could start at once."""
+        """Return how many attempts could start at the same time."""
         if self.pool.closed_seconds:
             return 0
         with self._changed:
@@ -80,7 +80,7 @@ class ChildSlots(SlotPool):
             self._start_waiting()
 
     def take_peak(self) -> int:
-        """Return the most attempts that had a child process at once, since the last call."""
+        """Return the most attempts that had a child process at the same time, since the last call."""
         with self._changed:
             peak, self._peak = self._peak, self._assigned()
         return peak

@@ -110,7 +110,7 @@ class Components:
         return [*counts, SlotCount("process", "busy", in_children)] if self.child_slots else counts
 
     def slot_peaks(self) -> dict[str, int]:
-        """Return the most slots of each kind that were in use at once since the last call, for a gauge."""
+        """Return the most slots of each kind that were in use at the same time since the last call, for a gauge."""
         peaks: dict[str, int] = {}
         for kind, pool in (("thread", self.slots), ("async", self.async_slots)):
             if pool is not None:

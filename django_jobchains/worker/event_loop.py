@@ -46,7 +46,7 @@ CANCEL_SECONDS = 0.5
 
 
 class AsyncSlots(SlotPool):
-    """Runs up to ``count`` attempts of async types at once.
+    """Runs up to ``count`` attempts of async types at the same time.
 
     ``ASYNC_THREADS`` limits the threads for transactions, and the threads for queries. Attempts wait for the loop only
     for a moment, unless something blocks it.

@@ -138,7 +138,7 @@ class SlotPool:
         raise NotImplementedError
 
     def free(self) -> int:
-        """Return how many attempts could start at once."""
+        """Return how many attempts could start at the same time."""
         return self.room()
 
     def record_attempt(self, *args: Any, **options: Any) -> RecordAttempt:
@@ -217,7 +217,7 @@ class Lane:
         return self.room() > 0
 
     def free(self) -> int:
-        """Return how many jobs could start at once."""
+        """Return how many jobs could start at the same time."""
         return self.pool.free() * (self.batch_limit or 1)
 
 
@@ -279,7 +279,7 @@ class Slots(SlotPool):
         #: Slots that run an attempt from ``follow`` when the current one has ended.
         self._following = 0
         self._running = 0
-        #: The most attempts that ran at once since this was last set.
+        #: The most attempts that ran at the same time since this was last set.
         self.peak = 0
         self._closed = False
         self._created = 0

@@ -57,7 +57,7 @@ CHECK_COPIES_SECONDS = 0.02
 class Worker:
     """Runs jobs and records of the registered types.
 
-    Up to ``slots`` attempts run at once in threads, and up to ``async_slots`` async handlers on an event loop.
+    Up to ``slots`` attempts run at the same time in threads, and up to ``async_slots`` async handlers on an event loop.
 
     ``queues``: the queues to serve, None for all queues. ``types``: names or patterns ("shop.*") of the types to run,
     None for all types with a processor. A string is a single name. ``queue_slots``: how many of the slots may run jobs
