@@ -12,7 +12,7 @@ from tests.chaos.oracle import assert_ends_well
 from tests.fleet.oracle import assert_nothing_is_lost_or_doubled, unfinished
 from tests.shop.models import Effect
 from tests.support.servers.cluster import ALIAS, cluster, reconnect, server, start_process
-from tests.support.servers.pgbouncer import PREPARES_STATEMENTS, Pooler
+from tests.support.servers.pgbouncer import Pooler, command, command_that_prepares
 from tests.support.servers.programs import or_skip
 from tests.support.waiting import until
 
@@ -39,9 +39,10 @@ def roomy(cluster):
 def start_pooler(roomy, tmp_path):
     started = []
 
-    def start(options=""):
+    def start(options="", program=command):
         with or_skip():
-            started.append(Pooler(tmp_path / f"pooler-{len(started)}", _server(roomy), SESSIONS, options).start())
+            folder = tmp_path / f"pooler-{len(started)}"
+            started.append(Pooler(folder, _server(roomy), SESSIONS, options, program).start())
         return started[-1]
 
     yield start
@@ -129,10 +130,7 @@ def test_all_kinds_of_work_through_a_transaction_pooler(start_pooler, behind):
 
 
 def test_all_kinds_of_work_with_the_drivers_prepared_statements(start_pooler, behind):
-    # Also where CI is set: Debian has no newer one, and the page about poolers states that this is not tested.
-    if (version := start_pooler().version()) < PREPARES_STATEMENTS:
-        pytest.skip(f"NOT RUN: PgBouncer {version} cannot prepare statements in transaction mode")
     if not capabilities.has_send_close_prepared():
         pytest.skip("NOT RUN: this libpq cannot remove prepared statements behind PgBouncer")
-    pooler = start_pooler("max_prepared_statements = 200")
+    pooler = start_pooler("max_prepared_statements = 200", command_that_prepares)
     behind(pooler, JOBCHAINS_TEST_DATABASE_OPTIONS=json.dumps({"prepare_threshold": 0, "server_side_binding": True}))

@@ -1,13 +1,12 @@
 """PgBouncer in transaction mode, where each transaction may use another session of the server."""
 
 import os
-import re
 from contextlib import suppress
 from functools import cache
 
 import psycopg
 
-from tests.support.servers.debian import program
+from tests.support.servers.debian import program, program_of_release
 from tests.support.servers.programs import ServerProgram
 
 CONFIGURATION = """
@@ -24,8 +23,6 @@ max_client_conn = 500
 ignore_startup_parameters = extra_float_digits,options
 {options}
 """
-#: The first version with which psycopg can prepare statements in transaction mode.
-PREPARES_STATEMENTS = (1, 22)
 
 
 @cache
@@ -33,11 +30,19 @@ def command():
     return program("pgbouncer", "pgbouncer", "libc-ares2", "libevent-2.1-7")
 
 
+@cache
+def command_that_prepares():
+    """Return the command of a version that knows which client has prepared which statement."""
+    libraries = ("libpam0g", "libssl3t64", "libsystemd0", "libaudit1", "libcap-ng0", "libcap2", "libzstd1", "zlib1g")
+    return program_of_release("trixie", "pgbouncer", "pgbouncer", "libcares2", "libevent-2.1-7t64", *libraries)
+
+
 class Pooler(ServerProgram):
     """PgBouncer with a pool of ``size`` sessions of the ``server``. ``options``: more lines of its file."""
 
-    def __init__(self, folder, server, size, options=""):
+    def __init__(self, folder, server, size, options="", command=command):
         super().__init__(folder)
+        self._command = command()
         self._file = folder / "pgbouncer.ini"
         texts = {"server": server, "port": self.port, "size": size, "options": options}
         self._file.write_text(CONFIGURATION.format(**texts))
@@ -45,17 +50,13 @@ class Pooler(ServerProgram):
     def start(self):
         # PgBouncer refuses to run as root.
         as_user = ("-u", "nobody") if os.geteuid() == 0 else ()
-        self.run(*command(), *as_user, str(self._file))
+        self.run(*self._command, *as_user, str(self._file))
         return self
 
     def environment(self, direct, user="postgres"):
         """Return the environment of a process behind the pooler. ``direct``: the URL of the server, for LISTEN."""
         url = f"postgresql://{user}@127.0.0.1:{self.port}/"
         return {"JOBCHAINS_TEST_DATABASE": url, "JOBCHAINS_TEST_DIRECT": direct}
-
-    def version(self):
-        (row,) = self.show("VERSION")
-        return tuple(map(int, re.findall(r"\d+", row["version"])))
 
     def show(self, what):
         """Return the rows of one of the tables of PgBouncer's console."""
@@ -69,4 +70,4 @@ class Pooler(ServerProgram):
 
     def is_ready(self):
         with suppress(psycopg.OperationalError):
-            return self.version()
+            return self.show("VERSION")
