@@ -25,7 +25,7 @@ def program(name: str, package: str, *libraries: str) -> tuple[str, ...]:
 
 
 def program_of_release(release: str, name: str, package: str, *libraries: str) -> tuple[str, ...]:
-    """Return the beginning of a command that runs a program of a later release of Debian, with that release's C library.
+    """Return the beginning of a command that runs a program of a later release of Debian, with its C library.
 
     ``libraries``: all packages that it needs, except that of the C library.
     """
