@@ -402,13 +402,13 @@ def _batches(jobs: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
 
 
 def _are_alike(jobs: Sequence[NewJob]) -> bool:
-    """Return whether the jobs differ only in their own columns."""
+    """Return whether the jobs differ only in their ids, chains, indexes and inputs."""
     first, is_blocked = _shared_values(jobs[0]), bool(jobs[0].blockers)
     return all(_shared_values(job) == first and bool(job.blockers) is is_blocked for job in jobs)
 
 
 def _own_values(jobs: Sequence[NewJob]) -> list[str]:
-    """Return the own columns of jobs as texts of arrays. First jobs need no chain."""
+    """Return the ids, chains, indexes and inputs of the jobs as texts of arrays. First jobs need no chain or index."""
     later = jobs if any(job.chain_id is not job.id for job in jobs) else ()
     columns = (job.id.hex for job in jobs), (job.chain_id.hex for job in later), (str(job.chain_index) for job in later)
     inputs = ",".join([encode_json(job.input) for job in jobs])
