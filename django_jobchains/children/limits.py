@@ -60,7 +60,7 @@ def raise_oom_score() -> None:
 def limit_memory(size: int) -> None:
     """Let allocations fail with ``MemoryError`` above this address space, in bytes, where the system supports that.
 
-    macOS refuses the call, and the child could not start.
+    On macOS, this does nothing: the system refuses such limits, and the child would not start.
     """
     if not _IS_LINUX:
         return

@@ -53,7 +53,7 @@ class Queues(Part):
         self._write("paused_at", "NULL", "NULL", names)
 
     def limit(self, name: str, slot_limit: int | None) -> None:
-        """Set how many jobs of this queue may run at the same time, in all workers together; None is any number."""
+        """Set how many jobs of this queue may run at the same time, in all workers together. None removes the limit."""
         number = "NULL" if slot_limit is None else str(int(slot_limit))
         self._write("slot_limit", number, "excluded.slot_limit", [name])
 

@@ -191,10 +191,10 @@ class Stats(Part):
     def waiting_with(
         self, concurrency_keys: Sequence[str], turns: Sequence[tuple[str, str, str, str]], count_to: int
     ) -> dict[str, int]:
-        """Count the due jobs that wait behind running ones, by what both are counted by, and those of turns.
+        """Count the due jobs that wait for limits, for each concurrency key and for each key of ``turns``.
 
-        ``turns``: queues, types and limit keys, and the key to count their jobs by. Reads up to ``count_to`` pending
-        jobs for each queue, type and limit key.
+        ``turns``: tuples of a queue, a type and a limit key, and the key in the result that counts their jobs. Reads up
+        to ``count_to`` pending jobs for each queue, type and limit key.
         """
         keys = rows_json(_KEYS, [(key,) for key in concurrency_keys])
         rows = self.db.fetch(self._waiting, [keys, rows_json(_TURNS, turns), count_to])

@@ -193,7 +193,7 @@ class Lane:
         return {name: environment.policy.lease.seconds for name, environment in self.environments.items()}
 
     def limited(self, overrides: Mapping[str, Override]) -> LimitedTypes:
-        """Return the types to claim, with their limits. ``overrides``: what replaces them, by name."""
+        """Return the types to claim, with their limits. ``overrides``: the limits that replace them, by name."""
         leases = self.leases
         return limited_types(leases, {name: self.environments[name].processor.limits for name in leases}, overrides)
 

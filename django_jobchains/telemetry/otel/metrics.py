@@ -107,9 +107,9 @@ class Distinct:
 class Tally:
     """Counts events by the values of their attributes, and chooses which of their durations are recorded.
 
-    ``add_up`` is called with the counts of each second. While there are too many events, every n-th of the same values
-    is chosen. The values of the last second divide the limit between them, so that rare ones do not vanish among
-    frequent ones: the first event of any values in a second is always chosen.
+    ``add_up`` is called with the counts of each second. If there are too many events, every n-th event with the same
+    values is chosen. Each combination of values gets an equal share of the limit, so that rare combinations are
+    recorded too: the first event of each combination in a second is always chosen.
     """
 
     def __init__(self, add_up: Callable[[dict[Values, int]], object]) -> None:
@@ -118,7 +118,7 @@ class Tally:
         self._limit = MAX_RECORDS_PER_SECOND
         #: The monotonic time when this second ends.
         self._ends_at = 0.0
-        #: The events of this second, and every how many of them are chosen, if not each.
+        #: The number of events in this second, and n if only every n-th event is chosen.
         self._counts: dict[Values, int] = {}
         self._every: dict[Values, int] = {}
 
