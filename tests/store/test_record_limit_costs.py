@@ -4,11 +4,13 @@ import pytest
 from django.db import connection, models, transaction
 from django.db.models import Q
 
-from django_jobchains.processors import Concurrency, Processors
+from django_jobchains.processors import Concurrency, Processors, Rate
 from django_jobchains.store import get_store
+from django_jobchains.store.deduplication import TENANT_SEPARATOR
 from django_jobchains.store.record_limits import RecordRotation
 from django_jobchains.store.records import DequeueRequest
 from tests.records.models import Upload
+from tests.support.jobs import database_now
 from tests.support.plans import cost_of, use_plans
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -36,18 +38,25 @@ def _index(transactional_db):
         editor.remove_index(Upload, INDEX)
 
 
-@pytest.fixture
-def kind(registry):
+@pytest.fixture(
+    params=[{"concurrency": Concurrency(LIMIT, key="size")}, {"rate": Rate(LIMIT, per="1h", key="size")}], ids=list
+)
+def kind(registry, request):
     registry.add(processors := Processors())
-    processors.records(Upload, concurrency=Concurrency(LIMIT, key="size"), retry_after=60)(lambda record, run: None)
+    processors.records(Upload, **request.param, retry_after=60)(lambda record, run: None)
     return processors.record_types["records.upload"]
 
 
-def fill(records_of_a_key, *, is_saturated=True):
+def fill(kind, records_of_a_key, *, is_saturated=True):
     """Create keys with this many waiting records, all at their limit except one, or all free."""
     add(KEYS * records_of_a_key, "queued")
-    add(KEYS * LIMIT * is_saturated, "processing")
-    Upload.objects.filter(state="processing", size=FREE).delete()
+    rate = kind.limited("default").rate
+    if is_saturated and rate:
+        starts = [(f"{rate.name}{TENANT_SEPARATOR}{key}", rate.rate) for key in range(KEYS) if key != FREE]
+        get_store().rates.charge(LIMIT * starts, database_now())
+    elif is_saturated:
+        add(KEYS * LIMIT, "processing")
+        Upload.objects.filter(state="processing", size=FREE).delete()
     with connection.cursor() as cursor:
         cursor.execute(f"ANALYZE {Upload._meta.db_table}")
 
@@ -81,7 +90,7 @@ def test_a_dequeue_among_saturated_keys_does_not_depend_on_their_backlogs(kind):
         found = dequeue(kind)
         assert set(Upload.objects.filter(pk__in=[each.id for each in found]).values_list("size", flat=True)) == {FREE}
 
-    fill(2)
+    fill(kind, 2)
     few = max(costs(run))
     add(KEYS * 18, "queued")
     many = max(costs(run))
@@ -91,7 +100,7 @@ def test_a_dequeue_among_saturated_keys_does_not_depend_on_their_backlogs(kind):
 
 
 def test_a_dequeue_with_free_places_reads_as_many_keys_as_it_starts(kind):
-    fill(20, is_saturated=False)
+    fill(kind, 20, is_saturated=False)
 
     def run():
         assert len(dequeue(kind)) == 10
