@@ -5,8 +5,7 @@ from logging import CRITICAL, DEBUG, ERROR, INFO, WARNING
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from django_jobchains.db.keyset import JobTablesQuerySet
-from django_jobchains.models.jobs import Job
+from django_jobchains.models.jobs import Job, JobTable
 from django_jobchains.models.payload_fields import PayloadField, PayloadTextField
 from django_jobchains.statuses import LEASE_RAN_OUT
 
@@ -14,7 +13,7 @@ from django_jobchains.statuses import LEASE_RAN_OUT
 PROGRESS_TEXT_LENGTH = 200
 
 
-class FailedAttempt(models.Model):
+class FailedAttempt(JobTable):
     """An attempt that did not complete its job. Successful attempts have no row."""
 
     class Kind(models.TextChoices):
@@ -33,13 +32,9 @@ class FailedAttempt(models.Model):
     started_at = models.DateTimeField(_("started at"))
     finished_at = models.DateTimeField(_("finished at"))
 
-    objects = JobTablesQuerySet.as_manager()
-
-    class Meta:
-        base_manager_name = "objects"
+    class Meta(JobTable.Meta):
         verbose_name = _("failed attempt")
         verbose_name_plural = _("failed attempts")
-        default_permissions = ()
         constraints = (models.UniqueConstraint(fields=["job", "lease_number"], name="jobchains_one_row_per_attempt"),)
 
     def __str__(self) -> str:
@@ -57,7 +52,7 @@ class FailedAttempt(models.Model):
         return (self.finished_at - self.started_at).total_seconds()
 
 
-class LogLine(models.Model):
+class LogLine(JobTable):
     """A call of ``job.log`` by a handler. At most ``job_log.MAX_LINES`` lines of each attempt are kept."""
 
     class Level(models.IntegerChoices):
@@ -82,19 +77,15 @@ class LogLine(models.Model):
     #: The keyword arguments, or NULL.
     fields = PayloadField(_("fields"), null=True)
 
-    objects = JobTablesQuerySet.as_manager()
-
-    class Meta:
-        base_manager_name = "objects"
+    class Meta(JobTable.Meta):
         verbose_name = _("log line")
         verbose_name_plural = _("log lines")
-        default_permissions = ()
 
     def __str__(self) -> str:
         return str(self.text)
 
 
-class DeferredWrite(models.Model):
+class DeferredWrite(JobTable):
     """A write to a job or record that was stored here because another transaction had locked the row.
 
     Rows are only inserted and deleted, and have no foreign key in the database, so an INSERT never waits for a lock.
@@ -117,11 +108,7 @@ class DeferredWrite(models.Model):
     leased_until = models.DateTimeField(null=True)
     outcome = models.JSONField(null=True)
 
-    objects = JobTablesQuerySet.as_manager()
-
-    class Meta:
-        base_manager_name = "objects"
-        default_permissions = ()
+    class Meta(JobTable.Meta):
         indexes = (models.Index(fields=["job"], name="jobchains_deferred"),)
 
     def __str__(self) -> str:

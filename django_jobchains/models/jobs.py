@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, NamedTuple, NoReturn, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, NoReturn, Self, TypeVar
 from uuid import UUID
 
 from django.db import models
@@ -47,6 +47,17 @@ def not_a_blocker(chain_id: str) -> Case:
     links = JobBlocker.objects.filter(blocker=OuterRef(chain_id)).values("blocker_id")
     has_none = When(IsNull(models.Subquery(links[:1]), True), then=Value(True))
     return Case(has_none, default=Value(False), output_field=models.BooleanField())
+
+
+class JobTable(models.Model):
+    """The base of the tables around the jobs. By default, nobody has a permission for their rows in the admin."""
+
+    objects = JobTablesQuerySet.as_manager()
+
+    class Meta:
+        abstract = True
+        base_manager_name = "objects"
+        default_permissions: ClassVar[tuple[str, ...]] = ()
 
 
 class JobQuerySet(ChainPartQuerySet["Job"]):
@@ -314,7 +325,7 @@ class Job(ChainPart, models.Model):
         return self.attempt - self.crashes - (self.reschedules or 0)
 
 
-class JobBlocker(models.Model):
+class JobBlocker(JobTable):
     """One chain that a job waits for. The row stays after the chain has ended, so that the job can read its output."""
 
     pk = models.CompositePrimaryKey("job_id", "position")
@@ -328,13 +339,9 @@ class JobBlocker(models.Model):
     #: True until the chain has ended in a way that lets the job run.
     is_open = models.BooleanField(_("open"))
 
-    objects = JobTablesQuerySet.as_manager()
-
-    class Meta:
-        base_manager_name = "objects"
+    class Meta(JobTable.Meta):
         verbose_name = _("blocker")
         verbose_name_plural = _("blockers")
-        default_permissions = ()
         indexes = (
             models.Index(fields=["blocker", "job"], name="jobchains_blocks"),
             models.Index(fields=["job"], condition=Q(is_open=True), name="jobchains_open_blocker"),
@@ -344,7 +351,7 @@ class JobBlocker(models.Model):
         return f"job {self.job_id} waits for chain {self.blocker_id}"
 
 
-class JobProgress(models.Model):
+class JobProgress(JobTable):
     """The last call of ``job.set_progress``.
 
     The row stays when another attempt begins. It is outdated if its ``lease_number`` differs from the job's.
@@ -361,13 +368,9 @@ class JobProgress(models.Model):
     text = PayloadTextField(_("text"))
     logged_at = models.DateTimeField(_("logged at"))
 
-    objects = JobTablesQuerySet.as_manager()
-
-    class Meta:
-        base_manager_name = "objects"
+    class Meta(JobTable.Meta):
         verbose_name = _("progress")
         verbose_name_plural = _("progress")
-        default_permissions = ()
 
     def __str__(self) -> str:
         return f"{self.fraction:.0%} {self.text}".rstrip()

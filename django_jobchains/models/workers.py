@@ -3,14 +3,13 @@
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from django_jobchains.db.keyset import JobTablesQuerySet
-from django_jobchains.models.jobs import QUEUE_LENGTH, TYPE_NAME_LENGTH, Job
+from django_jobchains.models.jobs import QUEUE_LENGTH, TYPE_NAME_LENGTH, Job, JobTable
 
 #: The length of ``declare.schedules.digest_of``.
 DIGEST_LENGTH = 32
 
 
-class WorkerPresence(models.Model):
+class WorkerPresence(JobTable):
     """A running worker, which updates its row at each heartbeat. Jobs have no foreign key to it."""
 
     #: ``name:pid:…``, as in ``Job.leased_by``; different for each start of a worker.
@@ -35,10 +34,7 @@ class WorkerPresence(models.Model):
     #: Identifies the schedules that its code declares; "" for none.
     schedules = models.CharField(max_length=DIGEST_LENGTH, default="")
 
-    objects = JobTablesQuerySet.as_manager()
-
-    class Meta:
-        base_manager_name = "objects"
+    class Meta(JobTable.Meta):
         verbose_name = _("worker")
         verbose_name_plural = _("workers")
         default_permissions = ("view",)
@@ -47,7 +43,7 @@ class WorkerPresence(models.Model):
         return self.id
 
 
-class AttemptCount(models.Model):
+class AttemptCount(JobTable):
     """How many attempts ended in a minute, or in an hour for one type or one queue, as counted by the workers."""
 
     class Span(models.IntegerChoices):
@@ -76,13 +72,9 @@ class AttemptCount(models.Model):
     #: The longest duration of these attempts.
     longest_seconds = models.FloatField(_("longest"))
 
-    objects = JobTablesQuerySet.as_manager()
-
-    class Meta:
-        base_manager_name = "objects"
+    class Meta(JobTable.Meta):
         verbose_name = _("attempt count")
         verbose_name_plural = _("attempt counts")
-        default_permissions = ()
 
     def __str__(self) -> str:
         return f"{self.type_name or self.queue} from {self.starts_at}"
@@ -97,7 +89,7 @@ class Dashboard(Job):
         default_permissions = ()
 
 
-class QueueState(models.Model):
+class QueueState(JobTable):
     """A queue that is, or was, paused or limited. A queue without a row is open and has no limit."""
 
     name = models.CharField(_("name"), primary_key=True, max_length=QUEUE_LENGTH)
@@ -105,10 +97,7 @@ class QueueState(models.Model):
     #: How many of its jobs and records may run at once, in all workers together. NULL for no limit.
     slot_limit = models.PositiveIntegerField(_("limit of jobs at once"), null=True)
 
-    objects = JobTablesQuerySet.as_manager()
-
-    class Meta:
-        base_manager_name = "objects"
+    class Meta(JobTable.Meta):
         verbose_name = _("queue")
         verbose_name_plural = _("queues")
         default_permissions = ("view", "change")
@@ -117,17 +106,14 @@ class QueueState(models.Model):
         return self.name
 
 
-class LimitOverride(models.Model):
+class LimitOverride(JobTable):
     """Numbers that replace the declared numbers of a limit. NULL keeps the declared number."""
 
     name = models.CharField(_("name"), primary_key=True, max_length=TYPE_NAME_LENGTH)
     concurrency = models.PositiveIntegerField(_("concurrency"), null=True)
     rate = models.PositiveIntegerField(_("rate"), null=True)
 
-    objects = JobTablesQuerySet.as_manager()
-
-    class Meta:
-        base_manager_name = "objects"
+    class Meta(JobTable.Meta):
         verbose_name = _("limit of all workers")
         verbose_name_plural = _("limits")
         default_permissions = ("view", "change")
@@ -136,7 +122,7 @@ class LimitOverride(models.Model):
         return self.name
 
 
-class TaskName(models.Model):
+class TaskName(JobTable):
     """The job type of a task of Django's framework that has been enqueued. Workers find tasks by these names.
 
     A name may have several rows. With a unique constraint, transactions that enqueue the same new task would wait for
@@ -145,20 +131,16 @@ class TaskName(models.Model):
 
     name = models.CharField(_("name"), max_length=TYPE_NAME_LENGTH)
 
-    objects = JobTablesQuerySet.as_manager()
-
-    class Meta:
-        base_manager_name = "objects"
+    class Meta(JobTable.Meta):
         verbose_name = _("task name")
         verbose_name_plural = _("task names")
-        default_permissions = ()
         indexes = (models.Index(fields=["name"], name="jobchains_task_name"),)
 
     def __str__(self) -> str:
         return self.name
 
 
-class KeyLock(models.Model):
+class KeyLock(JobTable):
     """A lock for a deduplication key on PostgreSQL. A row has no other meaning, and may be deleted unless it is locked.
 
     A transaction that enqueues with a key inserts or locks its row. SQLite has one writer at a time, and no rows here.
@@ -170,18 +152,14 @@ class KeyLock(models.Model):
     #: When a chain was last created for the key. A transaction with an older snapshot fails when it locks the row.
     used_at = models.DateTimeField()
 
-    objects = JobTablesQuerySet.as_manager()
-
-    class Meta:
-        base_manager_name = "objects"
-        default_permissions = ()
+    class Meta(JobTable.Meta):
         indexes = (models.Index(fields=["used_at"], name="jobchains_key_used"),)
 
     def __str__(self) -> str:
         return str(self.id)
 
 
-class RateState(models.Model):
+class RateState(JobTable):
     """When jobs with a rate key may start again. If a key has no row, as many jobs may start as the burst allows.
 
     Times are microseconds since 1970 by the database's clock. See docs/decisions/0102-rates.md.
@@ -199,12 +177,6 @@ class RateState(models.Model):
     #: How far from full, in microseconds, the bucket was at least before each of the later starts. No more than this is
     #: refunded, because the passing of time has returned the rest.
     slack = models.BigIntegerField()
-
-    objects = JobTablesQuerySet.as_manager()
-
-    class Meta:
-        base_manager_name = "objects"
-        default_permissions = ()
 
     def __str__(self) -> str:
         return self.key
