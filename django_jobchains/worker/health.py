@@ -1,9 +1,9 @@
 """The health of a worker: live (its loops make progress) and ready (it reaches the database and receives wake-ups)."""
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from django_jobchains.notifications import Listener, Notifier
 from django_jobchains.store.workers import PoolState
@@ -16,10 +16,6 @@ from django_jobchains.worker.threads import OwnedThread
 SLOW_SECONDS = 10.0
 #: The tolerated delay of the database's response.
 LATE_SECONDS = 5.0
-#: The longest time between two reports of a worker process, which reports every second.
-MAX_SILENCE_SECONDS = 5.0
-#: The longest time until the first report.
-MAX_START_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -50,45 +46,6 @@ class Health:
         processes = tuple(cls.from_json(process) for process in values["processes"])
         pools = tuple(PoolState(**pool) for pool in values["pools"])
         return cls(**{**values, "problems": tuple(values["problems"]), "processes": processes, "pools": pools})
-
-
-class Process(Protocol):
-    """A worker process, as its supervisor knows it."""
-
-    health: Health | None
-
-    @property
-    def silent_seconds(self) -> float: ...
-
-
-def health_of_processes(
-    name: str, processes: Mapping[int, Process | None], *, is_stopping: bool, is_stuck: bool
-) -> Health:
-    """Return the health of a supervisor: live if every process is live, ready if any is. None: to be restarted."""
-    known = [process.health for process in processes.values() if process and process.health]
-    broken = ["the supervisor does not check its processes"] if is_stuck else []
-    broken += [f"process {number}: {text}" for number, process in processes.items() for text in _broken(process)]
-    problems = broken + [
-        f"process {number}: {text}"
-        for number, process in processes.items()
-        if process and not _broken(process)
-        for text in (process.health.problems if process.health else ["starting"])
-    ]
-    if is_stopping:
-        broken, problems = [], ["stopping"]
-    able = [process for process in processes.values() if process and process.health and process.health.is_ready]
-    is_ready = not (is_stopping or is_stuck) and any(not _broken(process) for process in able)
-    slots, running = sum(health.slots for health in known), sum(health.running for health in known)
-    return Health(name, not broken, is_ready, tuple(problems), slots, running, tuple(known))
-
-
-def _broken(process: Process | None) -> list[str]:
-    if process is None:
-        return ["ended, and will be restarted"]
-    limit = MAX_SILENCE_SECONDS if process.health else MAX_START_SECONDS
-    if process.silent_seconds > limit:
-        return [f"no report for {process.silent_seconds:.0f} s"]
-    return list(process.health.problems) if process.health and not process.health.is_live else []
 
 
 class HealthMonitor:

@@ -7,7 +7,7 @@ import signal
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from django_jobchains.telemetry.events import (
     ProcessStarted,
     SupervisorGaveUp,
 )
-from django_jobchains.worker.health import Health, health_of_processes
+from django_jobchains.worker.health import Health
 from django_jobchains.worker.supervised_process import (
     EXIT_GRACE_SECONDS,
     MAX_FAILED_STARTS,
@@ -40,7 +40,9 @@ RETRY_REPLACEMENT_SECONDS = 30.0
 #: How often the source files are checked.
 RELOAD_SECONDS = 0.5
 #: A supervisor that has not checked its processes for longer is not live.
-MAX_SILENCE_SECONDS = 10.0
+MAX_UNCHECKED_SECONDS = 10.0
+#: The longest time between two reports of a process, which reports every second, and until its first report.
+MAX_SILENCE_SECONDS, MAX_SILENCE_AT_START_SECONDS = 5.0, 60.0
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ class Supervisor:
     def health(self) -> Health:
         """Return the current health. Can be called from any thread."""
         is_stopping = self.stop_request.is_made or self.failed
-        is_stuck = time.monotonic() - self._checked_at > MAX_SILENCE_SECONDS
+        is_stuck = time.monotonic() - self._checked_at > MAX_UNCHECKED_SECONDS
         processes = {**dict.fromkeys(self._due_at.copy()), **self._working.copy()}
         return health_of_processes(self.id, processes, is_stopping=is_stopping, is_stuck=is_stuck)
 
@@ -322,6 +324,37 @@ class Supervisor:
             self.stop_request.make()
         else:
             self._to_replace = list(self._working.values())
+
+
+def health_of_processes(
+    name: str, processes: Mapping[int, Child | None], *, is_stopping: bool, is_stuck: bool
+) -> Health:
+    """Return the health of a supervisor: live if every process is live, ready if any is. None: to be restarted."""
+    known = [process.health for process in processes.values() if process and process.health]
+    broken = ["the supervisor does not check its processes"] if is_stuck else []
+    broken += [f"process {number}: {text}" for number, process in processes.items() for text in _broken(process)]
+    problems = broken + [
+        f"process {number}: {text}"
+        for number, process in processes.items()
+        if process and not _broken(process)
+        for text in (process.health.problems if process.health else ["starting"])
+    ]
+    if is_stopping:
+        broken, problems = [], ["stopping"]
+    able = [process for process in processes.values() if process and process.health and process.health.is_ready]
+    is_ready = not (is_stopping or is_stuck) and any(not _broken(process) for process in able)
+    slots, running = sum(health.slots for health in known), sum(health.running for health in known)
+    return Health(name, not broken, is_ready, tuple(problems), slots, running, tuple(known))
+
+
+def _broken(process: Child | None) -> list[str]:
+    """Return why a process is not live."""
+    if process is None:
+        return ["ended, and will be restarted"]
+    limit = MAX_SILENCE_SECONDS if process.health else MAX_SILENCE_AT_START_SECONDS
+    if process.silent_seconds > limit:
+        return [f"no report for {process.silent_seconds:.0f} s"]
+    return list(process.health.problems) if process.health and not process.health.is_live else []
 
 
 def _has_terminal() -> bool:

@@ -9,7 +9,8 @@ from django.db import OperationalError
 from django.test import override_settings
 
 from django_jobchains.worker import health
-from django_jobchains.worker.health import Health, health_of_processes
+from django_jobchains.worker.health import Health
+from django_jobchains.worker.supervisor import health_of_processes
 from tests.store.methods import method as method_of
 from tests.store.methods import replace_method
 from tests.support.pool_states import POOL
