@@ -4,7 +4,7 @@ The number of statements is constant. Running jobs, and the waiting jobs of each
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,7 +17,6 @@ from django_jobchains.records.declarations import RecordType
 from django_jobchains.store import Store, get_store
 from django_jobchains.store.deduplication import TENANT_SEPARATOR as SEPARATOR
 from django_jobchains.store.queues import Override
-from django_jobchains.store.stats import PendingGroup
 
 #: The number up to which the waiting jobs of each queue, type and priority, and of each key, are counted.
 COUNT_TO = 1_000
@@ -89,123 +88,132 @@ def limit_facts(using: str | None = None) -> list[LimitFacts]:
         return []
     has_records = bool(limited) or any(limit.record_types for limit in declared.values())
     records = {kind.name: kind for kind in record_overview(using)} if has_records else {}
-    running = store.stats.running_groups(MAX_RUNNING)
-    waiting = store.stats.pending_groups(COUNT_TO)
-    by_name, by_rate = defaultdict[str, Counter[str]](Counter), defaultdict[str, Counter[str]](Counter)
-    for group in running:
-        for counted, counts in ((group.concurrency_key, by_name), (group.rate_key, by_rate)):
-            name, _, key = (counted or "").partition(SEPARATOR)
-            counts[name][key] += group.jobs
-    next_starts = _next_starts(store, declared, rules.overrides)
-    busiest: dict[str, list[tuple[str, int]]] = {}
-    for name, limit in declared.items():
-        counts_of = by_name[name] if limit.concurrency is not None else by_rate[name]
-        for record_type in _keyed_records(limit, records):
-            counts_of = counts_of + _in_process(record_type, store)
-        starts = next_starts.get(name, {})
-        keys = sorted({*counts_of, *starts} - {""}, key=lambda key: (-counts_of[key], -starts.get(key, 0), key))
-        busiest[name] = [(key, counts_of[key]) for key in keys[:MAX_KEYS]]
-    behind = _behind(store, declared, busiest, records, waiting)
-    found = []
-    for name in sorted({*declared, *rules.overrides}):
-        limit, override = declared.get(name, DeclaredLimit(name)), rules.overrides.get(name, Override())
+    reader = _Reader(store, declared, rules.overrides, records)
+    names = sorted({*declared, *rules.overrides})
+    return [*map(reader.of_name, names), *(reader.of_queue(*queue) for queue in limited.items())]
+
+
+class _Reader:
+    """Reads what runs and waits now. ``records``: by name, those of this database."""
+
+    def __init__(
+        self,
+        store: Store,
+        declared: Mapping[str, DeclaredLimit],
+        overrides: Mapping[str, Override],
+        records: Mapping[str, RecordFacts],
+    ) -> None:
+        self._store = store
+        self._declared = declared
+        self._overrides = overrides
+        self._records = records
+        self._running = store.stats.running_groups(MAX_RUNNING)
+        self._waiting = store.stats.pending_groups(COUNT_TO)
+        self._by_name, self._by_rate = self._running_by("concurrency_key"), self._running_by("rate_key")
+        self._next_starts = self._read_next_starts()
+        #: The keys that are shown of each limit, with their running jobs.
+        self._busiest = {name: self._busiest_keys(name, limit) for name, limit in declared.items()}
+        self._behind = self._read_waiting()
+
+    def of_name(self, name: str) -> LimitFacts:
+        """Return the limit of a type, a group or records."""
+        limit, override = self._declared.get(name, DeclaredLimit(name)), self._overrides.get(name, Override())
         concurrency = limit.concurrency.limit if limit.concurrency else None
         rate = limit.rate.limit if limit.rate else None
-        jobs = sum(group.jobs for group in running if group.type_name in limit.types)
-        due = sum(group.due for group in waiting if group.type_name in limit.types)
+        records = [self._records[each] for each in limit.record_types if each in self._records]
+        jobs = sum(group.jobs for group in self._running if group.type_name in limit.types)
         if limit.concurrency is not None:
-            jobs = by_name[name].total()
-        for kind in (records[each] for each in limit.record_types if each in records):
-            jobs, due = jobs + kind.processing, due + kind.due
-        facts = [
-            KeyFacts(key, count, behind.get(f"{name}{SEPARATOR}{key}", 0), next_starts.get(name, {}).get(key))
-            for key, count in busiest.get(name, ())
+            jobs = self._by_name[name].total()
+        due = sum(group.due for group in self._waiting if group.type_name in limit.types)
+        return LimitFacts(
+            kind="group" if limit.is_group else "records" if limit.record_types else "type",
+            name=name,
+            types=limit.types,
+            record_types=limit.record_types,
+            has_keys=limit.has_keys,
+            declared_concurrency=concurrency,
+            concurrency=concurrency if override.concurrency is None else override.concurrency,
+            declared_rate=rate,
+            rate=rate if override.rate is None else override.rate,
+            rate_seconds=limit.rate.seconds if limit.rate else None,
+            is_overridden=name in self._overrides,
+            running=jobs + sum(kind.processing for kind in records),
+            waiting=due + sum(kind.due for kind in records),
+            keys=tuple(
+                KeyFacts(key, count, self._behind[f"{name}{SEPARATOR}{key}"], self._next_starts[name].get(key))
+                for key, count in self._busiest.get(name, ())
+            ),
+        )
+
+    def of_queue(self, name: str, number: int) -> LimitFacts:
+        records = [kind.processing for kind in self._records.values() if kind.queue == name]
+        return LimitFacts(
+            kind="queue",
+            name=name,
+            concurrency=number,
+            is_overridden=True,
+            running=sum([*records, *(group.jobs for group in self._running if group.queue == name)]),
+            waiting=sum(group.due for group in self._waiting if group.queue == name),
+        )
+
+    def _running_by(self, column: str) -> defaultdict[str, Counter[str]]:
+        """Return the number of running jobs of each key, by the name of the limit."""
+        counts = defaultdict[str, Counter[str]](Counter)
+        for group in self._running:
+            name, _, key = (getattr(group, column) or "").partition(SEPARATOR)
+            counts[name][key] += group.jobs
+        return counts
+
+    def _busiest_keys(self, name: str, limit: DeclaredLimit) -> list[tuple[str, int]]:
+        counts = self._by_name[name] if limit.concurrency is not None else self._by_rate[name]
+        for kind in self._keyed_records(limit):
+            counts = counts + self._in_process(kind)
+        starts = self._next_starts[name]
+        keys = sorted({*counts, *starts} - {""}, key=lambda key: (-counts[key], -starts.get(key, 0), key))
+        return [(key, counts[key]) for key in keys[:MAX_KEYS]]
+
+    def _read_next_starts(self) -> defaultdict[str, dict[str, float]]:
+        """Return the seconds until the next start of keys that may not start now, by the names of their limits."""
+        rates = {name: limit.rate for name, limit in self._declared.items() if limit.rate and limit.rate.key}
+        found = defaultdict[str, dict[str, float]](dict)
+        for bucket in self._store.rates.recent(MAX_RUNNING) if rates else ():
+            name, _, key = bucket.rate_key.partition(SEPARATOR)
+            if key and (rate := rates.get(name)) is not None:
+                number = self._overrides.get(name, Override()).rate or rate.limit
+                if (seconds := bucket.seconds_to_next(rate.start_rate_at(number))) > 0:
+                    found[name][key] = seconds
+        return found
+
+    def _keyed_records(self, limit: DeclaredLimit) -> list[RecordType]:
+        """Return the record types of a limit whose records have keys, and whose tables could be read."""
+        readable = [name for name in limit.record_types if name in self._records and not self._records[name].problem]
+        return [get_registry().record_type(name) for name in readable] if limit.has_keys else []
+
+    def _in_process(self, kind: RecordType) -> Counter[str]:
+        """Return the number of records in process of each key."""
+        field: Any = kind.limits and kind.limits.field
+        rows = kind.queryset.using(self._store.using).filter(**{kind.columns["state"]: "processing"}).order_by()
+        counts = rows.values_list(field).annotate(count=Count("pk"))
+        return Counter({str(key): count for key, count in counts if key is not None})
+
+    def _read_waiting(self) -> Counter[str]:
+        """Return how many jobs and records of the keys that are shown are due, by the name of the limit and the key."""
+        shown = [f"{name}{SEPARATOR}{key}" for name, keys in self._busiest.items() for key, _ in keys]
+        limits = get_registry().type_limits()
+        turns = [
+            (group.queue, group.type_name, turn, f"{name}{SEPARATOR}{key}")
+            for group in {(group.queue, group.type_name): group for group in self._waiting}.values()
+            for name, keys in self._busiest.items()
+            if group.type_name in self._declared[name].types and self._declared[name].concurrency is None
+            for key, _ in keys
+            if (turn := limits[group.type_name].turn_of(group.type_name, key)) is not None
         ]
-        found.append(
-            LimitFacts(
-                kind="group" if limit.is_group else "records" if limit.record_types else "type",
-                name=name,
-                types=limit.types,
-                record_types=limit.record_types,
-                has_keys=limit.has_keys,
-                declared_concurrency=concurrency,
-                concurrency=concurrency if override.concurrency is None else override.concurrency,
-                declared_rate=rate,
-                rate=rate if override.rate is None else override.rate,
-                rate_seconds=limit.rate.seconds if limit.rate else None,
-                is_overridden=name in rules.overrides,
-                running=jobs,
-                waiting=due,
-                keys=tuple(facts),
-            )
-        )
-    for name, number in limited.items():
-        found.append(
-            LimitFacts(
-                kind="queue",
-                name=name,
-                concurrency=number,
-                is_overridden=True,
-                running=sum(group.jobs for group in running if group.queue == name)
-                + sum(kind.processing for kind in records.values() if kind.queue == name),
-                waiting=sum(group.due for group in waiting if group.queue == name),
-            )
-        )
-    return found
-
-
-def _next_starts(
-    store: Store, declared: Mapping[str, DeclaredLimit], overrides: Mapping[str, Override]
-) -> dict[str, dict[str, float]]:
-    """Return the seconds until the next start of keys that may not start now, by the names of their limits."""
-    rates = {name: limit.rate for name, limit in declared.items() if limit.rate is not None and limit.rate.key}
-    found = defaultdict[str, dict[str, float]](dict)
-    for bucket in store.rates.recent(MAX_RUNNING) if rates else ():
-        name, _, key = bucket.rate_key.partition(SEPARATOR)
-        if key and (rate := rates.get(name)) is not None:
-            number = overrides.get(name, Override()).rate or rate.limit
-            if (seconds := bucket.seconds_to_next(rate.start_rate_at(number))) > 0:
-                found[name][key] = seconds
-    return found
-
-
-def _keyed_records(limit: DeclaredLimit, records: Mapping[str, RecordFacts]) -> list[RecordType]:
-    """Return the record types of a limit whose records have keys. ``records``: those whose tables could be read."""
-    readable = [name for name in limit.record_types if name in records and not records[name].problem]
-    return [get_registry().record_type(name) for name in readable] if limit.has_keys else []
-
-
-def _in_process(kind: RecordType, store: Store) -> Counter[str]:
-    """Return the number of records in process of each key."""
-    field: Any = kind.limits and kind.limits.field
-    rows = kind.queryset.using(store.using).filter(**{kind.columns["state"]: "processing"}).order_by()
-    counts = rows.values_list(field).annotate(count=Count("pk"))
-    return Counter({str(key): count for key, count in counts if key is not None})
-
-
-def _behind(
-    store: Store,
-    declared: Mapping[str, DeclaredLimit],
-    busiest: Mapping[str, list[tuple[str, int]]],
-    records: Mapping[str, RecordFacts],
-    waiting: Sequence[PendingGroup],
-) -> dict[str, int]:
-    """Return how many jobs and records of keys are due, by the name of the limit and the key."""
-    shown = [f"{name}{SEPARATOR}{key}" for name, keys in busiest.items() for key, _ in keys]
-    limits = get_registry().type_limits()
-    turns = [
-        (group.queue, group.type_name, turn, f"{name}{SEPARATOR}{key}")
-        for group in {(group.queue, group.type_name): group for group in waiting}.values()
-        for name, keys in busiest.items()
-        if group.type_name in declared[name].types and declared[name].concurrency is None
-        for key, _ in keys
-        if (turn := limits[group.type_name].turn_of(group.type_name, key)) is not None
-    ]
-    found = Counter(store.stats.waiting_with(shown, turns, COUNT_TO) if shown else {})
-    for name, keys in busiest.items():
-        for kind in _keyed_records(declared[name], records):
-            for key, _ in keys:
-                select = kind.select(store.using, Q(**{str(kind.limits and kind.limits.field): key}))
-                counts = store.records.count_by_state(kind.table(store.using), select, COUNT_TO, kind.retry_seconds)
-                found[f"{name}{SEPARATOR}{key}"] += counts.due
-    return found
+        found = Counter(self._store.stats.waiting_with(shown, turns, COUNT_TO) if shown else {})
+        for name, keys in self._busiest.items():
+            for kind in self._keyed_records(self._declared[name]):
+                table = kind.table(self._store.using)
+                for key, _ in keys:
+                    select = kind.select(self._store.using, Q(**{str(kind.limits and kind.limits.field): key}))
+                    counts = self._store.records.count_by_state(table, select, COUNT_TO, kind.retry_seconds)
+                    found[f"{name}{SEPARATOR}{key}"] += counts.due
+        return found
