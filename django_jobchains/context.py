@@ -104,12 +104,10 @@ def shared_context(stored: Sequence[str | None]) -> str | None:
     if not stored or None in stored:
         return None
     first, *rest = (decode_context(text) for text in stored if text is not None)
-    alike = {name: value for name, value in first.items() if all(_same(value, name, other) for other in rest)}
+    # Compared as JSON, because 1 and True are equal in Python.
+    texts = [{name: encode(value) for name, value in other.items()} for other in rest]
+    alike = {name: value for name, value in first.items() if all(text.get(name) == encode(value) for text in texts)}
     return encode(alike) if alike else None
-
-
-def _same(value: Any, name: str, other: Mapping[str, Any]) -> bool:
-    return name in other and encode(other[name]) == encode(value)  # 1 and True are equal in Python
 
 
 def decode_context(stored: str) -> dict[str, Any]:

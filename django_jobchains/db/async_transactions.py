@@ -23,7 +23,7 @@ async def entered_on_thread(block: AbstractContextManager[ValueT], using: str) -
     concurrent tasks would become part of the transaction. If the caller has a transaction open, it is joined on its
     thread.
     """
-    if await sync_to_async(_must_stay)(using):
+    if await sync_to_async(lambda: connections[using].in_atomic_block or is_in_memory(using))():
         async with _entered(block) as value:
             yield value
         return
@@ -35,10 +35,6 @@ async def entered_on_thread(block: AbstractContextManager[ValueT], using: str) -
     finally:
         await wait_uncancelled(asyncio.wrap_future(executor.submit(close_thread_connections)))
         executor.shutdown()
-
-
-def _must_stay(using: str) -> bool:
-    return connections[using].in_atomic_block or is_in_memory(using)
 
 
 @contextmanager

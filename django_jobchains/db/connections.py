@@ -141,15 +141,11 @@ def close_thread_connections() -> None:
     Sound connections are returned to their pool, which would log a warning for each closed one.
     """
     for connection in opened_connections():
-        if getattr(connection, "pool", None) and _is_sound(connection):
+        is_in_transaction = connection.in_atomic_block or _raw_transaction(connection.connection)
+        if getattr(connection, "pool", None) and not is_in_transaction and connection.is_usable():
             connection.close()
         else:
             drop_connection(connection)
-
-
-def _is_sound(connection: BaseDatabaseWrapper) -> bool:
-    """Return whether the connection has no transaction, and the server answers."""
-    return not connection.in_atomic_block and not _raw_transaction(connection.connection) and connection.is_usable()
 
 
 def call_after_commit(using: str, call: Callable[[], object]) -> None:

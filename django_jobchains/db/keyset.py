@@ -131,7 +131,8 @@ class PagedQuerySet(JobTablesQuerySet[ModelT]):
             raise ValueError(f"limit={limit!r} must be from 1 to {MAX_PAGE_SIZE}.")
         if not self.query.standard_ordering:
             order = tuple(map(str, self.query.order_by)) or self.page_orders[0]
-            return self.reverse().order_by(*map(_opposite, order)).page(after, limit)
+            opposite = [name[1:] if name.startswith("-") else f"-{name}" for name in order]
+            return self.reverse().order_by(*opposite).page(after, limit)
         order = tuple(map(str, self.query.order_by)) or self.page_orders[0]
         if order not in self.page_orders:
             orders = " or ".join(f"order_by{given}" for given in self.page_orders)
@@ -247,10 +248,6 @@ def _without_alternatives(combined: Any) -> Any:
     combined = combined.all()
     combined._statuses = combined._named = None
     return combined
-
-
-def _opposite(name: str) -> str:
-    return name.removeprefix("-") if name.startswith("-") else f"-{name}"
 
 
 def _key(row: Model, order: tuple[str, ...]) -> list[Any]:

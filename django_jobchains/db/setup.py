@@ -1,11 +1,9 @@
 """Checks whether a database is set up: its tables exist, and every thread sees the same ones."""
 
 import sqlite3
-from collections.abc import Iterator
 
 from django.apps import apps
 from django.db import DatabaseError, connections
-from django.db.backends.base.base import BaseDatabaseWrapper
 
 
 def is_in_memory(using: str) -> bool:
@@ -46,7 +44,10 @@ def setup_problem(using: str) -> str:
     """
     if problem := worker_problem(using):
         return problem
-    missing = sorted(set(_tables()) - _existing(connections[using]))
+    with connections[using].cursor() as cursor:
+        found = connections[using].introspection.table_names(cursor, include_views=True)
+    models = apps.get_app_config("django_jobchains").get_models()
+    missing = sorted({model._meta.db_table for model in models}.difference(found))
     return f"Tables are missing: {', '.join(missing)}. {_remedy(using)}" if missing else ""
 
 
@@ -78,13 +79,3 @@ def _remedy(using: str) -> str:
         f"The database {using!r} does not have the tables of this version of django_jobchains. Run 'manage.py migrate "
         f"--database {using}'."
     )
-
-
-def _tables() -> Iterator[str]:
-    for model in apps.get_app_config("django_jobchains").get_models():
-        yield model._meta.db_table
-
-
-def _existing(connection: BaseDatabaseWrapper) -> set[str]:
-    with connection.cursor() as cursor:
-        return set(connection.introspection.table_names(cursor, include_views=True))

@@ -208,6 +208,8 @@ def find_problems(
     of_schedules = list(problems_of_schedules(schedules)) if found.alive else []
     queues = list(found.queues if queues is None else queues)
     uncounted = [problem for problem in map(problem_of_records, records) if problem]
+    late_seconds = get_settings().ALERT_DUE_SECONDS
+    late = [queue for queue in queues if not queue.is_paused and (queue.oldest_due_age_seconds or 0.0) >= late_seconds]
     return [
         *_unserved(found, queues, schedules),
         *_unserved_records(found, records),
@@ -217,7 +219,7 @@ def find_problems(
         *(problem for problem in of_schedules if not problem.kind.is_error),
         *(problem for problem in uncounted if not problem.kind.is_error),
         *(_due(PAUSED_QUEUE, queue, found) for queue in queues if queue.is_paused and queue.due),
-        *(_due(LATE_QUEUE, queue, found) for queue in queues if _is_late(queue) and found.is_served(queue)),
+        *(_due(LATE_QUEUE, queue, found) for queue in late if found.is_served(queue)),
         *_of_failures(found.failing),
         *_of_database(found.database),
     ]
@@ -292,10 +294,6 @@ def _of_workers(found: Overview) -> Iterator[Problem]:
         for worker in found.alive:
             names = [f"{pool.level} {pool.key!r}" for pool in worker.pools if pool.state == state]
             yield from (Problem(kind, worker.id, detail=name) for name in names)
-
-
-def _is_late(queue: QueueFacts) -> bool:
-    return not queue.is_paused and (queue.oldest_due_age_seconds or 0.0) >= get_settings().ALERT_DUE_SECONDS
 
 
 def _of_failures(failing: Iterable[FailingType]) -> Iterator[Problem]:

@@ -147,7 +147,9 @@ class Deferred(Part):
             select = f"SELECT {self.db.cast('%s', table.id_type)}"
             _, left = self._record_operations.cancel_unlocked(table, (select, [values["id"]]))
             return not left
-        end = _record_end(table, values)
+        after = values["process_after"]
+        values.update(id=table.ids.from_column(values["id"]), process_after=after and datetime.fromisoformat(after))
+        end = RecordEnd(**{name: values[name] for name in RecordEnd._fields})
         if error is not None:  # The message may be the reason.
             log_error(logger, error, "The end of record %s cannot be written, so it errored: %s", end.id)
             end = end._replace(kind="errored", message="")
@@ -178,12 +180,6 @@ class Deferred(Part):
             return False
         self._chains.cancel_jobs([last_job.job_id], effects)
         return True
-
-
-def _record_end(table: RecordTable, values: dict[str, Any]) -> RecordEnd:
-    after = values["process_after"]
-    values.update(id=table.ids.from_column(values["id"]), process_after=after and datetime.fromisoformat(after))
-    return RecordEnd(**{name: values[name] for name in RecordEnd._fields})
 
 
 def _failed_attempt(row: DeferredRow, error: Exception) -> EndedAttempt:

@@ -110,7 +110,10 @@ class HealthMonitor:
         if self._state:
             return [self._state]
         failing = [f"{thread.name} fails and is retried" for thread in self._threads if thread.is_failing]
-        return failing + self._busy(SLOW_SECONDS) + self._unreached() + self._without_listener()
+        problems = failing + self._busy(SLOW_SECONDS) + self._unreached()
+        if self._notifier.carries_hints and not (self._listener and self._listener.is_alive):
+            problems.append("the listener for wake-ups is not connected; the worker polls")
+        return problems
 
     def _busy(self, limit: float) -> list[str]:
         steps = [(thread.name, thread.busy_seconds) for thread in self._threads]
@@ -123,8 +126,3 @@ class HealthMonitor:
         seconds = time.monotonic() - self._maintenance.reached_at
         is_late = seconds > 2 * self._maintenance.seconds + LATE_SECONDS
         return [f"the database was last reached {seconds:.0f} s ago"] if is_late else []
-
-    def _without_listener(self) -> list[str]:
-        if not self._notifier.carries_hints or (self._listener and self._listener.is_alive):
-            return []
-        return ["the listener for wake-ups is not connected; the worker polls"]

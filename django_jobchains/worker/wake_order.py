@@ -87,7 +87,10 @@ class WakeOrder:
     def seconds_until(self, hint: Hint) -> float | None:
         """Return the delay of this worker's query because of a hint; None if other workers handle the hint."""
         self.is_sharing = False
-        if hint.count is None or hint.subject == EVERY or self.is_alone or self._has_just_asked():
+        if hint.count is None or hint.subject == EVERY or self.is_alone:
+            return 0.0
+        before, self._asked_at = self._asked_at, time.monotonic()
+        if self._asked_at - before < MIN_ASK_SECONDS:
             return 0.0
         free = self._lanes[hint.subject].free()
         if not free or self._queues.has_limits:  # Leave the share to workers that could run the jobs.
@@ -105,10 +108,6 @@ class WakeOrder:
         """Count the jobs of a hint, whichever worker runs them."""
         if self._counter.average_seconds.get(hint.subject, inf) >= SHORT_SECONDS:
             self._hinted += hint.count or 1
-
-    def _has_just_asked(self) -> bool:
-        before, self._asked_at = self._asked_at, time.monotonic()
-        return self._asked_at - before < MIN_ASK_SECONDS
 
     def _seconds_by_position(self, hint: Hint, count: int) -> float | None:
         """The hint's number selects where the order begins, so all workers agree without communicating."""

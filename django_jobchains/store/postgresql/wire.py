@@ -5,7 +5,7 @@ of a worker also wait for each other more than for the database. psycopg release
 for one statement; the calls in attempts release it once: docs/decisions/0017-no-pipelines.md.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -142,7 +142,9 @@ class Direct:
     def call(self, raw: "psycopg.Connection[Any]", sql: str, age: str, params: Sequence[Any]) -> str:
         """Return SQL that runs a statement, prepared as in ``fetch``, to be sent with others."""
         name = self._names.get((sql, age)) or self._prepare(raw, sql, age)
-        arguments = ", ".join(_literal(raw, param) for param in params)
+        quote = pq.Escaping(raw.pgconn).escape_literal
+        texts = [param if param is None or isinstance(param, int) else quote(_text(param)).decode() for param in params]
+        arguments = ", ".join("NULL" if text is None else str(text) for text in texts)
         return f"EXECUTE {name.decode()}({arguments})" if params else f"EXECUTE {name.decode()}"
 
     def _prepare(self, raw: "psycopg.Connection[Any]", sql: str, age: str) -> bytes:
@@ -194,14 +196,4 @@ def _text(param: Any) -> Any:
     """Return a value in the text format of the server; the statement determines its type."""
     if param is None:
         return None
-    return (_array(param) if isinstance(param, list) else str(param)).encode()
-
-
-def _literal(raw: "psycopg.Connection[Any]", param: Any) -> str:
-    if param is None:
-        return "NULL"
-    return str(param) if isinstance(param, int) else pq.Escaping(raw.pgconn).escape_literal(_text(param)).decode()
-
-
-def _array(ids: Iterable[str]) -> str:
-    return f"{{{','.join(ids)}}}"
+    return (f"{{{','.join(param)}}}" if isinstance(param, list) else str(param)).encode()

@@ -76,7 +76,8 @@ def outcome_message(outcome: Outcome, index: int) -> list[Any]:
     if finished is not None and finished.continuation is None:  # This is by far the most common outcome.
         row: Any = finished.output
     else:
-        row = _row_values(outcome)
+        ended = outcome.finished or outcome.failed
+        row = ended and _plain(outcome_values(EndedAttempt(outcome.ending.value, ended)))  # type: ignore[arg-type]
     effects = outcome.effects and _plain(effects_values(outcome.effects))
     error_type = None if error is None else type_name(error)
     was_called = outcome.processor is not None
@@ -125,11 +126,6 @@ def is_known_to_children(backoff: Backoff | BackoffFunction, processor: Processo
     if isinstance(backoff, Backoff) or _name_of(backoff):
         return True
     return backoff == resolve(*processor.policies).backoff
-
-
-def _row_values(outcome: Outcome) -> dict[str, Any] | None:
-    row = outcome.finished or outcome.failed
-    return None if row is None else _plain(outcome_values(EndedAttempt(outcome.ending.value, row)))  # type: ignore[arg-type]
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
