@@ -41,6 +41,11 @@ class _Sums:
     seconds: float = 0.0
     longest_seconds: float = 0.0
 
+    def __add__(self, other: "_Sums") -> "_Sums":
+        sums = _Sums(*map(add, astuple(self), astuple(other)))
+        sums.longest_seconds = max(self.longest_seconds, other.longest_seconds)
+        return sums
+
 
 #: What is counted together: a slice of time, a type and a queue.
 _Key = tuple[float, str, str]
@@ -140,28 +145,16 @@ class AttemptCounter(PeriodicTask):
             taken, self._sums = self._sums, {}
         if not taken:
             return
+        now = time.monotonic()
+        tallies = [
+            TypeTally(type_name, queue, max(now - (slice_ + 0.5) * SLICE_SECONDS, 0.0), *astuple(sums))
+            for (slice_, type_name, queue), sums in taken.items()
+        ]
         try:
-            self._store.stats.add_counts(_tallies(taken))
+            self._store.stats.add_counts(tallies)
         except BaseException:
-            self._take_back(taken)
+            with self._lock:
+                for key, sums in self._sums.items():
+                    taken[key] = taken[key] + sums if key in taken else sums
+                self._sums = taken
             raise
-
-    def _take_back(self, taken: dict[_Key, _Sums]) -> None:
-        with self._lock:
-            for key, sums in self._sums.items():
-                taken[key] = _together(taken[key], sums) if key in taken else sums
-            self._sums = taken
-
-
-def _tallies(taken: dict[_Key, _Sums]) -> list[TypeTally]:
-    now = time.monotonic()
-    return [
-        TypeTally(type_name, queue, max(now - (slice_ + 0.5) * SLICE_SECONDS, 0.0), *astuple(sums))
-        for (slice_, type_name, queue), sums in taken.items()
-    ]
-
-
-def _together(first: _Sums, second: _Sums) -> _Sums:
-    sums = _Sums(*map(add, astuple(first), astuple(second)))
-    sums.longest_seconds = max(first.longest_seconds, second.longest_seconds)
-    return sums
