@@ -12,7 +12,7 @@ from django_jobchains.declare.limits import MAX_LIMIT, DeclaredLimit
 from django_jobchains.declare.registry import get_registry
 from django_jobchains.exceptions import LimitNotFound
 from django_jobchains.monitoring.limits import KeyFacts, LimitFacts, limit_facts
-from django_jobchains.notifications import EVERY, job_scheduled, publish_after_commit
+from django_jobchains.notifications import notify_workers
 from django_jobchains.notifications.wakeups import report_after_commit
 from django_jobchains.store import Store, get_store
 from django_jobchains.store.queues import Override
@@ -105,4 +105,4 @@ def _declared(store: Store) -> dict[str, DeclaredLimit]:
 def _publish(store: Store, name: str | None, queue: str | None, **numbers: int) -> None:
     changed = LimitChanged("", "queue" if name is None else "limit", name or queue or "", **numbers)
     report_after_commit(store.using, [changed])
-    publish_after_commit(store.using, [job_scheduled(EVERY)])
+    notify_workers(store.using)

@@ -8,7 +8,7 @@ from asgiref.sync import sync_to_async
 
 from django_jobchains import limits
 from django_jobchains.models import QueueState
-from django_jobchains.notifications import EVERY, job_scheduled, publish_after_commit
+from django_jobchains.notifications import notify_workers
 from django_jobchains.store import get_store
 from django_jobchains.values import QUEUE, Count, Or
 
@@ -30,7 +30,7 @@ def pause(*names: str, using: str | None = None) -> None:
     checked = _checked(names)
     store = get_store(using)
     store.queues.pause(checked)
-    _notify_workers(store.using)
+    notify_workers(store.using)
 
 
 def resume(*names: str, using: str | None = None) -> None:
@@ -38,7 +38,7 @@ def resume(*names: str, using: str | None = None) -> None:
     checked = _checked(names)
     store = get_store(using)
     store.queues.resume(checked)
-    _notify_workers(store.using)
+    notify_workers(store.using)
 
 
 def set_limit(name: str, slots: int | None, *, using: str | None = None) -> None:
@@ -75,7 +75,3 @@ def _checked(names: tuple[str, ...]) -> list[str]:
     if not names:
         raise TypeError("Pass the name of at least one queue.")
     return [QUEUE.check("queue", name) for name in names]
-
-
-def _notify_workers(using: str) -> None:
-    publish_after_commit(using, [job_scheduled(EVERY)])

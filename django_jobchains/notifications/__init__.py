@@ -62,6 +62,11 @@ def publish_after_commit(using: str, hints: Collection[Hint]) -> None:
     call_after_commit(using, partial(get_notifier(using).publish, hints))
 
 
+def notify_workers(using: str) -> None:
+    """Let all workers query after the commit of the current transaction: for jobs, and for what has changed."""
+    publish_after_commit(using, [job_scheduled(EVERY)])
+
+
 _notifiers: dict[str, Notifier] = {}
 _lock = threading.Lock()
 

@@ -23,7 +23,7 @@ from django_jobchains.exceptions import (
     ScheduleNotFound,
 )
 from django_jobchains.models import Chain, Schedule
-from django_jobchains.notifications import EVERY, job_scheduled, publish_after_commit
+from django_jobchains.notifications import notify_workers
 from django_jobchains.payloads.codecs import decode_json
 from django_jobchains.payloads.strict_json import decode
 from django_jobchains.schedules.firing import FiringCache, row_transaction, rule_of, with_next_tick
@@ -73,7 +73,7 @@ def pause(*names: str, using: str | None = None) -> None:
     store = get_store(using)
     with row_transaction(store):
         store.schedules.pause([row.name for row in _locked(names, store)])
-    _notify_workers(store)
+    notify_workers(store.using)
 
 
 def resume(*names: str, using: str | None = None) -> None:
@@ -82,7 +82,7 @@ def resume(*names: str, using: str | None = None) -> None:
     with row_transaction(store):
         paused = [row for row in _locked(names, store) if row.is_paused]
         store.schedules.resume({row.name: rule_of(row).next(row.now) for row in paused})
-    _notify_workers(store)
+    notify_workers(store.using)
 
 
 def run_now(name: str, *, using: str | None = None) -> Chain:
@@ -125,7 +125,7 @@ def create(
     row = {**with_next_tick(row, store.stats.time_ago(0)), "declarations": None}
     if name in registry.schedule_names or not store.schedules.create(row):
         raise ScheduleExists(name)
-    _notify_workers(store)
+    notify_workers(store.using)
     return _get(name, store)
 
 
@@ -153,7 +153,7 @@ def update(
         if all(row[column] == getattr(before, column) for column in ("cron", "every_seconds", "timezone")):
             changed |= {"anchor_at": before.anchor_at, "next_tick_at": before.next_tick_at}
         store.schedules.update(changed)
-    _notify_workers(store)
+    notify_workers(store.using)
     return _get(name, store)
 
 
@@ -211,7 +211,3 @@ def _options(row: ScheduleRow) -> dict[str, Any]:
     rule = {"cron": row.cron, "every": row.every_seconds, "timezone": row.timezone, "jitter": row.jitter_seconds}
     names = ("overlap", "on_missed", "max_catch_up", "queue", "priority")
     return {"input": input_, **rule, **{name: getattr(row, name) for name in names}}
-
-
-def _notify_workers(store: Store) -> None:
-    publish_after_commit(store.using, [job_scheduled(EVERY)])

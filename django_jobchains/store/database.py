@@ -406,6 +406,10 @@ def ids_json(ids: Iterable[UUID]) -> str:
     return json.dumps([{"job_id": id_.hex} for id_ in ids])
 
 
+def names_json(names: Iterable[str]) -> str:
+    return json.dumps([{"name": name} for name in names])
+
+
 def rows_json(columns: str, rows: Iterable[Sequence[Any]]) -> str:
     """Return the parameter of ``Database.rows`` with these values of its columns."""
     names = [column.split()[0] for column in columns.split(", ")]

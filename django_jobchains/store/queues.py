@@ -1,11 +1,10 @@
 """What was changed at run time about queues and about limits, which workers read before they claim."""
 
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
-from django_jobchains.store.database import Part, rows_json
+from django_jobchains.store.database import Part, names_json, rows_json
 from django_jobchains.store.errors import retried, retried_at_read_committed
 from django_jobchains.store.record_tables import RecordTable
 
@@ -129,5 +128,5 @@ class Queues(Part):
             SELECT d.name, {value} FROM {self.db.rows("name text")} CROSS JOIN {self.db.clock} WHERE true
             ORDER BY d.name ON CONFLICT (name) DO UPDATE SET {column} = {again} RETURNING name
             """,
-            [json.dumps([{"name": name} for name in sorted(set(names))])],
+            [names_json(sorted(set(names)))],
         )

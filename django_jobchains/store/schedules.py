@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from django_jobchains.payloads.codecs import encode_payloads, encode_text
-from django_jobchains.store.database import Part, statement, statements
+from django_jobchains.store.database import Part, names_json, statement, statements
 from django_jobchains.store.errors import retried, retried_at_read_committed
 
 #: The columns that a declaration or a call sets, after the name.
@@ -79,15 +79,15 @@ class Schedules(Part):
     def lock(self, names: Collection[str]) -> list[ScheduleRow]:
         """Wait for the locks of these schedules; return the existing ones. The caller opens the transaction."""
         self.db.write_first()
-        self.db.fetch(self._lock, [json.dumps([{"name": name} for name in names])])
+        self.db.fetch(self._lock, [names_json(names)])
         return self.read(names)
 
     @retried
     def read(self, names: Collection[str]) -> list[ScheduleRow]:
-        return self._rows(self._read, [json.dumps([{"name": name} for name in names])])
+        return self._rows(self._read, [names_json(names)])
 
     def pause(self, names: Collection[str]) -> None:
-        self.db.fetch(self._pause, [json.dumps([{"name": name} for name in names])])
+        self.db.fetch(self._pause, [names_json(names)])
 
     def resume(self, next_ticks: Mapping[str, datetime | None]) -> None:
         """Resume schedules, with their next ticks."""
@@ -118,7 +118,7 @@ class Schedules(Part):
 
     def fired(self, rows: Sequence[FiredSchedule]) -> None:
         """Set the next ticks of schedules that ``due`` has locked."""
-        names = [json.dumps([{"name": row.name} for row in rows])] if self.db.by_ids else []
+        names = [names_json(row.name for row in rows)] if self.db.by_ids else []
         self.db.fetch(self._set_fired, [json.dumps([self._fired_row(row) for row in rows]), *names])
 
     def run(self, name: str, chain_id: UUID) -> None:

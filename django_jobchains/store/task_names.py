@@ -1,12 +1,11 @@
 """The types of tasks of Django's framework that were ever enqueued, so that any worker finds them."""
 
-import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from typing import Any
 
 from django_jobchains.db.connections import call_after_commit
-from django_jobchains.store.database import Part, statement
+from django_jobchains.store.database import Part, names_json, statement
 from django_jobchains.store.errors import retried
 from django_jobchains.store.rows import NewJob
 
@@ -29,7 +28,7 @@ class TaskNames(Part):
             if not self.db.connection.in_atomic_block:
                 _known[self.db.using].update(new)
 
-        self.db.fetch(self._add, [json.dumps([{"name": name} for name in sorted(new)])])
+        self.db.fetch(self._add, [names_json(sorted(new))])
         call_after_commit(self.db.using, remember)
 
     @retried

@@ -12,7 +12,7 @@ from math import inf
 from django.core.exceptions import ImproperlyConfigured
 
 from django_jobchains.exceptions import InvalidSchedule
-from django_jobchains.notifications import EVERY, Hint, job_scheduled, publish_after_commit
+from django_jobchains.notifications import EVERY, Hint, notify_workers
 from django_jobchains.schedules.firing import DeclaredSchedules, fire
 from django_jobchains.telemetry import measured
 from django_jobchains.worker.heartbeat import Heartbeat
@@ -85,7 +85,7 @@ class Scheduler(PeriodicTask):
         now = time.monotonic()
         self._excluded |= {name: now + seconds for name, seconds in fired.failed.items()}
         if fired.is_full and not self._has_asked:
-            publish_after_commit(self._store.using, [job_scheduled(EVERY)])
+            notify_workers(self._store.using)
         self._has_asked = fired.is_full
         return bool(fired.count)
 
