@@ -35,7 +35,6 @@ OF_A_DRIVER = {
     "django_jobchains.store.postgresql",
     "django_jobchains.store.postgresql.claim",
     "django_jobchains.store.postgresql.dialect",
-    "django_jobchains.store.postgresql.limits",
     "django_jobchains.store.postgresql.wire",
     "django_jobchains.pytest_plugin",
     "django_jobchains.tasks_backend",

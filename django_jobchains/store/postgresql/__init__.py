@@ -2,9 +2,8 @@
 
 from django_jobchains.store import Store
 from django_jobchains.store.deduplication import KeyRows
-from django_jobchains.store.postgresql.claim import SkipScan
+from django_jobchains.store.postgresql.claim import LimitScan, SkipScan
 from django_jobchains.store.postgresql.dialect import PostgreSQLDatabase
-from django_jobchains.store.postgresql.limits import LimitScan
 
 
 class PostgreSQLStore(Store):
