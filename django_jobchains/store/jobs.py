@@ -103,7 +103,7 @@ class Jobs(Part, ABC):
         by_id = {row.id: row for row in created}
         by_id |= {id_: by_id[id_]._replace(is_replaced=True) for id_ in replaced & by_id.keys()}
         return [
-            _again(job, existing[number], by_id, replaced) if number in existing else by_id[job.id]
+            _existing_chain(job, existing[number], by_id, replaced) if number in existing else by_id[job.id]
             for number, job in enumerate(jobs)
         ]
 
@@ -420,7 +420,7 @@ def _name(job: NewJob) -> tuple[str, str]:
     return job.type_name, job.deduplication_key or ""
 
 
-def _again(
+def _existing_chain(
     job: NewJob, found: CreatedJob | UUID, created: dict[UUID, CreatedJob], replaced: Collection[UUID]
 ) -> CreatedJob:
     """Return the chain that a job was not created for: an older one, or the first of this batch with the same key."""

@@ -22,8 +22,6 @@ from django_jobchains.telemetry import measured, observes, report
 from django_jobchains.telemetry.events import AttemptAbandoned, LeasesRenewed
 from django_jobchains.worker.threads import LOCK_SECONDS
 
-#: The share of a job's lease after which it is renewed.
-RENEW_SHARE = 1 / 3
 #: The share of a lease that is left when an attempt whose lease could not be renewed is aborted.
 MARGIN_SHARE = 0.1
 #: How soon the heartbeat of a locked record, or one that failed, is tried again.
@@ -231,9 +229,7 @@ class HeldLeases:
 class HeldJobs(HeldLeases):
     """The leases on jobs. Their length depends on the type, and each is renewed for itself."""
 
-    def __init__(self, store: Store, worker: str = "") -> None:
-        super().__init__(store, worker)
-        self.renew_share = RENEW_SHARE
+    renew_share = 1 / 3
 
     def renew(self, leases: Mapping[LeaseKey, float]) -> Renewal:
         with measured("renew", self.worker):

@@ -109,7 +109,7 @@ def quick(processors):
 @pytest.fixture
 def short_lease(monkeypatch):
     """A lease that is renewed every 1.5 seconds, and that a thread which stops for several seconds does not lose."""
-    monkeypatch.setattr("django_jobchains.worker.held_leases.RENEW_SHARE", 0.01)
+    monkeypatch.setattr("django_jobchains.worker.held_leases.HeldJobs.renew_share", 0.01)
     return Lease(9)
 
 
