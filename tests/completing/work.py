@@ -91,9 +91,6 @@ def rows():
 class RecordingNotifier(Notifier):
     sent: list[Hint] = []
 
-    def _fresh(self, hints):
-        return list(hints)
-
     def send(self, hints):
         self.sent.extend(hints)
 
