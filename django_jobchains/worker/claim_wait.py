@@ -146,8 +146,8 @@ class WakeUp:
             self._query_all_at = until
         until = min(until, self._query_all_at)
         with waiting(), self._changed:
-            while not self._must_query:
-                next_at = min(at for at in (until, self._second_query_at, self._late_at) if at is not None)
-                if (left := next_at - time.monotonic()) <= 0:
-                    return
+            while not self._must_query and (left := self._next_query_at(until) - time.monotonic()) > 0:
                 self._changed.wait(left)
+
+    def _next_query_at(self, until: float) -> float:
+        return min(at for at in (until, self._second_query_at, self._late_at) if at is not None)
