@@ -193,7 +193,7 @@ class TestSteps:
         for name in ("BATCH_SIZE", "ONE_WRITER_BATCH_SIZE"):
             monkeypatch.setattr(f"django_jobchains.schedules.firing.{name}", 2)
         sent = []
-        monkeypatch.setattr(scheduler, "publish_after_commit", lambda using, hints: sent.extend(hints))
+        monkeypatch.setattr(scheduler, "notify_workers", sent.append)
         for name in "abcde":
             processors.schedule(name, report, every=7)
         task, _ = make()
@@ -201,7 +201,7 @@ class TestSteps:
         time.advance(seconds=8)
         task.fire_all()
         assert Job.objects.count() == 5
-        assert sent == [ALL]
+        assert sent == ["default"]
 
     def test_an_invalid_schedule_is_an_error_at_the_start(self, make, processors, report):
         processors.schedule("often", report, every=0)
