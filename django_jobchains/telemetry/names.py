@@ -232,33 +232,22 @@ POOL_WAITING = _up_down_counter(
 POOL_MEMORY = _up_down_counter(
     "jobchains.pool.memory", "By", "Resident memory of child processes", POOL_LEVEL, POOL_KEY
 )
-QUEUE_JOBS = _gauge(
-    "jobchains.queue.jobs", "{job}", "Jobs that have not ended, counted up to a maximum", QUEUE, JOB_STATUS
-)
+QUEUE_JOBS = _gauge("jobchains.queue.jobs", "{job}", "Jobs that have not ended, up to a maximum", QUEUE, JOB_STATUS)
 OLDEST_DUE = _gauge("jobchains.queue.oldest_due.age", "s", "How long the oldest due job has been waiting", QUEUE)
 QUEUE_RECORDS = _gauge(
-    "jobchains.queue.records",
-    "{record}",
-    "Records by their state, counted up to a maximum",
-    QUEUE,
-    JOB_TYPE,
-    JOB_STATUS,
+    "jobchains.queue.records", "{record}", "Records by their state, up to a maximum", QUEUE, JOB_TYPE, JOB_STATUS
 )
 OLDEST_RECORD = _gauge(
     "jobchains.queue.oldest_record.age", "s", "How long the oldest due record has been waiting", QUEUE, JOB_TYPE
 )
 LIMIT_RUNNING = _gauge("jobchains.limit.running", "{job}", "Running jobs that count towards a limit", LIMIT_KIND, LIMIT)
 LIMIT_WAITING = _gauge(
-    "jobchains.limit.waiting",
-    "{job}",
-    "Due jobs of limited types and queues, counted up to a maximum",
-    LIMIT_KIND,
-    LIMIT,
+    "jobchains.limit.waiting", "{job}", "Due jobs of limited types and queues, up to a maximum", LIMIT_KIND, LIMIT
 )
 LIMIT_CONCURRENCY = _gauge(
     "jobchains.limit.concurrency",
     "{job}",
-    "Jobs that a limit allows to run at the same time. If the limit has keys: of each key",
+    "Jobs that a limit allows to run at the same time. If the limit has keys, for each key",
     LIMIT_KIND,
     LIMIT,
 )
