@@ -8,13 +8,12 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from asgiref.sync import sync_to_async
-from django.utils import timezone
 
 from django_jobchains.attempts.async_calls import TransactionThreads
 from django_jobchains.attempts.attempt import Attempt
@@ -335,7 +334,8 @@ class RecordAttempt(Attempt[EndedRecord]):
         if isinstance(error, LeaseLost):
             return [self._abandoned(error.reason, describe(error))]
         if isinstance(error, Requeue | RescheduleJob):
-            return [self._ended(RecordEnd(*self.key, "requeued", _time_after(error)))]
+            after, delay_seconds = _time_after(error)
+            return [self._ended(RecordEnd(*self.key, "requeued", after, delay_seconds=delay_seconds))]
         if isinstance(error, JobAborted) and self.signal.reason in NOT_BY_HANDLER:
             return [self.hand_back()]
         if isinstance(error, PhaseConflict):
@@ -439,12 +439,9 @@ def _wait_seconds(kind: RecordType, record: Any) -> float | None:
     return max((started_at - due_at).total_seconds(), 0.0)
 
 
-def _time_after(error: Requeue | RescheduleJob) -> datetime | None:
-    """Return the time from which a record is processed again. Middleware may also raise ``RescheduleJob``."""
-    if isinstance(error, Requeue):
-        return error.after
-    run_at, delay_seconds = resolve_schedule(error.run_at, error.delay)
-    return run_at or timezone.now() + timedelta(seconds=delay_seconds or 0)
+def _time_after(error: Requeue | RescheduleJob) -> tuple[datetime | None, float | None]:
+    """Return when a record is processed again: at a time, or after seconds. Middleware may raise ``RescheduleJob``."""
+    return (error.after, None) if isinstance(error, Requeue) else resolve_schedule(error.run_at, error.delay)
 
 
 def call_hook(hook: Callable[[], object], using: str) -> BaseException | None:

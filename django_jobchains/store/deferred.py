@@ -149,7 +149,8 @@ class Deferred(Part):
             return not left
         after = values["process_after"]
         values.update(id=table.ids.from_column(values["id"]), process_after=after and datetime.fromisoformat(after))
-        end = RecordEnd(**{name: values[name] for name in RecordEnd._fields})
+        # A row of the previous version lacks new fields.
+        end = RecordEnd(**{name: values[name] for name in RecordEnd._fields if name in values})
         if error is not None:  # The message may be the reason.
             log_error(logger, error, "The end of record %s cannot be written, so it errored: %s", end.id)
             end = end._replace(kind="errored", message="")

@@ -102,7 +102,10 @@ class Dequeued(NamedTuple):
 
 
 class RecordEnd(NamedTuple):
-    """How an attempt of a record ends. ``process_after`` is for "requeued", the last two are for errors."""
+    """How an attempt of a record ends.
+
+    ``process_after`` or ``delay_seconds`` is for "requeued", ``message`` and ``max_attempts`` are for errors.
+    """
 
     id: Any
     lease_number: int
@@ -110,6 +113,7 @@ class RecordEnd(NamedTuple):
     process_after: datetime | None = None
     message: str = ""
     max_attempts: int = 1
+    delay_seconds: float | None = None
 
     @property
     def key(self) -> RecordKey:

@@ -25,7 +25,7 @@ from django_jobchains.store.record_tables import (
 )
 from django_jobchains.store.rows import Renewal
 
-_END = f"{KEY}, kind text, process_after timestamptz, message text, attempts bigint"
+_END = f"{KEY}, kind text, process_after timestamptz, message text, attempts bigint, delay float"
 _LOGS = f"{KEY}, logs text"
 #: The columns of the index of each state, in whose order its rows are counted, so that no other rows are read.
 _INDEXED = {
@@ -215,7 +215,8 @@ class Records(RecordPart):
 
     def _end_row(self, table: RecordTable, end: RecordEnd) -> tuple[Any, ...]:
         process_after = end.process_after and self.db.time_text(end.process_after)
-        return table.ids.to_parameter(end.id), *end[1:3], process_after, encode_text(end.message), end.max_attempts
+        row = (table.ids.to_parameter(end.id), *end[1:3], process_after)
+        return *row, encode_text(end.message), end.max_attempts, end.delay_seconds
 
     # Which records are ready
 
@@ -338,7 +339,9 @@ class Records(RecordPart):
                 {table.started_at} = CASE WHEN {is_queued} THEN NULL ELSE {old.started_at} END,
                 {table.finished_at} = CASE WHEN {is_queued} THEN NULL ELSE clock.now END,
                 {table.queued_at} = CASE WHEN {is_requeued} THEN clock.now ELSE {old.queued_at} END,
-                {table.process_after} = CASE WHEN {is_requeued} THEN d.process_after ELSE {old.process_after} END
+                {table.process_after} = CASE WHEN {is_requeued}
+                    THEN COALESCE(d.process_after, {self.db.after("clock.now", "d.delay")})
+                    ELSE {old.process_after} END
             FROM {self.db.rows(_END)} CROSS JOIN {self.db.clock}
             WHERE {self._fence(table)} {self._unlocked(table) if skips else ""} {inside}
             RETURNING {self._returned(table, "id", "lease_number", "state")}

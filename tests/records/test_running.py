@@ -9,7 +9,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.db import transaction
 from django.utils import timezone
 
-from django_jobchains import records
+from django_jobchains import records, testing
 from django_jobchains.exceptions import PhaseError
 from django_jobchains.processors import RescheduleJob
 from django_jobchains.records import NonRetryable, RecordLost, RecordProcessor, RecordRun, Requeue
@@ -106,6 +106,21 @@ def test_a_request_to_cancel_outlives_a_requeue(handled, events, requeue):
     assert (upload.state, upload.cancel, upload.num_failures) == ("cancelled", True, 0)
     assert upload.finished_at is not None
     assert [(event.ending, event.attempt) for event in events.of(AttemptEnded)] == [("cancelled", 1)]
+
+
+def test_a_delay_counts_from_the_databases_clock(register):
+    """Middleware that serves jobs and records raises ``RescheduleJob``."""
+
+    def handle(record, run):
+        raise RescheduleJob(delay="1m")
+
+    register(handle)
+    Upload.objects.create()
+    with testing.clock() as clock:
+        clock.advance("1d")
+        [outcome] = testing.run_due_jobs()
+    assert outcome.ending == "requeued"
+    assert outcome.record.process_after - outcome.record.queued_at == timedelta(minutes=1)
 
 
 AFTER = timezone.now() + HOUR

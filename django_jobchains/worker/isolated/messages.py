@@ -195,8 +195,9 @@ def key_of_request(request: Mapping[str, Any], kind: RecordType) -> RecordKey:
 def ended_message(ended: EndedRecord) -> dict[str, Any]:
     """Return how an attempt ended as JSON values. The worker knows the rest."""
     end = ended.end
+    after = end and end.process_after and end.process_after.isoformat()
     return {
-        "end": None if end is None else [end.kind, end.process_after and end.process_after.isoformat(), end.message],
+        "end": None if end is None else [end.kind, after, end.message, end.delay_seconds],
         "state": ended.state,
         "seconds": ended.seconds,
         "error": ended.error,
@@ -216,9 +217,11 @@ def ended_of_message(message: Mapping[str, Any], kind: RecordType, key: RecordKe
     return ended
 
 
-def _end(key: RecordKey, kind: Any, process_after: str | None, message: str, *, max_attempts: int) -> RecordEnd:
-    time = None if process_after is None else datetime.fromisoformat(process_after)
-    return RecordEnd(*key, kind, time, message, max_attempts)
+def _end(
+    key: RecordKey, kind: Any, after: str | None, message: str, delay_seconds: float | None, max_attempts: int
+) -> RecordEnd:
+    time = None if after is None else datetime.fromisoformat(after)
+    return RecordEnd(*key, kind, time, message, max_attempts, delay_seconds)
 
 
 def _primary_key(kind: RecordType) -> Any:
