@@ -14,7 +14,18 @@ from django.core.signals import setting_changed
 from django.db import connections
 
 from django_jobchains.isolation import to_isolation
-from django_jobchains.values import FLAG, LONG_DURATION, QUEUE, Choice, Count, Duration, Number, Or, check_fields
+from django_jobchains.values import (
+    FLAG,
+    LONG_DURATION,
+    QUEUE,
+    Choice,
+    Count,
+    Duration,
+    Number,
+    Or,
+    check_fields,
+    did_you_mean,
+)
 
 #: The default names whose values are masked. To add one: ``[*SENSITIVE_FIELDS, "tax_number"]``.
 SENSITIVE_FIELDS = (
@@ -238,9 +249,9 @@ def get_settings() -> Settings:
     if not isinstance(values, Mapping):
         raise ImproperlyConfigured(f"JOBCHAINS must be a dict, not {values!r}.")
     known = {field.name for field in fields(Settings)}
-    if unknown := sorted(set(values) - known):
-        names = ", ".join(sorted(known))
-        raise ImproperlyConfigured(f"Unknown keys in JOBCHAINS: {', '.join(unknown)}. Known: {names}.")
+    if unknown := sorted(map(str, set(values) - known)):
+        names, nearest = ", ".join(sorted(known)), did_you_mean(unknown[0].upper(), known)
+        raise ImproperlyConfigured(f"Unknown keys in JOBCHAINS: {', '.join(unknown)}.{nearest} Known: {names}.")
     try:
         return Settings(**values)
     except TypeError as error:

@@ -56,10 +56,10 @@ RescheduleJob, FailJob           raised *by* handlers, to end an attempt
 import signal
 from collections.abc import Collection, Iterable
 from datetime import datetime
-from typing import Any
+from typing import Any, Self
 from uuid import UUID
 
-from django_jobchains.values import DurationLike, did_you_mean, seconds_text
+from django_jobchains.values import Duration, DurationLike, did_you_mean, seconds_text
 
 
 class JobchainsError(Exception):
@@ -121,6 +121,11 @@ class InvalidPayload(JobchainsError, ValueError):
         self.problems = tuple(problems)
         super().__init__(message)
 
+    def about(self, subject: str) -> Self:
+        """Return the same error with a message that names the value."""
+        message = str(self)
+        return type(self)(f"{subject}: {message[:1].lower()}{message[1:]}", self.path, self.problems)
+
 
 class InvalidInput(InvalidPayload):
     """The input does not fit the job type, or is not JSON."""
@@ -128,6 +133,8 @@ class InvalidInput(InvalidPayload):
 
 class InvalidOutput(InvalidPayload):
     """The output does not fit the job type, or is not JSON."""
+
+    remedy = "annotate the handler's result with a dataclass that holds it, or return a string or number"
 
 
 class InvalidContext(InvalidPayload):
@@ -185,10 +192,11 @@ class InvalidSchedule(JobchainsError, ValueError):
 
 
 class ScheduleNotFound(JobchainsError):
-    def __init__(self, *names: str) -> None:
+    def __init__(self, *names: str, known: Iterable[str] = ()) -> None:
         self.names = names
-        listed = ", ".join(map(repr, names))
-        super().__init__(f"No schedule {listed}. Schedules that the code declares are stored when a worker starts.")
+        listed, nearest = ", ".join(map(repr, names)), did_you_mean(names[0], known)
+        remedy = "Schedules that the code declares are stored when a worker starts."
+        super().__init__(f"No schedule {listed}.{nearest or f' {remedy}'}")
 
 
 class ScheduleExists(JobchainsError):
@@ -405,6 +413,8 @@ class RescheduleJob(Exception):
             raise TypeError("RescheduleJob takes delay= or run_at=. Pass one of them.")
         if not isinstance(reason, str):
             raise TypeError(f"reason={reason!r:.100} is not a string.")
+        if delay is not None:
+            Duration(least=0).check("delay", delay)
         self.delay = delay
         self.run_at = run_at
         self.reason = reason

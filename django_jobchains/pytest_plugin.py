@@ -22,7 +22,9 @@ class Jobchains:
         self.run_due_jobs = testing.run_due_jobs
         self.arun_due_jobs = testing.arun_due_jobs
         self.fire_schedules = testing.fire_schedules
+        self.afire_schedules = testing.afire_schedules
         self.assert_enqueued = testing.assert_enqueued
+        self.aassert_enqueued = testing.aassert_enqueued
 
 
 @pytest.fixture

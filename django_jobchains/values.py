@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 #: A thousand years: databases and calendars have no dates beyond it.
 MAX_SECONDS = 1000 * 365 * 86400.0
 
-#: A length of time as arguments take it: seconds, a timedelta, or a text with units, such as "5m" or "1h30m".
+#: A duration as arguments take it: seconds, a timedelta, or a text with units, such as "5m" or "1h30m".
 DurationLike = timedelta | float | str
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
@@ -98,16 +98,18 @@ class Duration(Value[float]):
 
     @property
     def expected(self) -> str:
-        limit = " below a thousand years" if self.most == MAX_SECONDS else ""
         bound = "more than 0 " if self.least is None else "" if self.least < 0 else f"{self.least:g} or more "
-        return f"a length of time{limit}: pass {bound}seconds, a timedelta, or a text such as '5m'"
+        return f"a duration: pass {bound}seconds, a timedelta, or a text such as '5m'"
 
     def check(self, argument: str, given: Any) -> float:
         seconds = _seconds_of(given)
         if seconds is None:
             raise self.refused(argument, given, TypeError)
-        if not ((seconds > 0 if self.least is None else seconds >= self.least) and seconds <= self.most):
+        if not (seconds > 0 if self.least is None else seconds >= self.least):
             raise self.refused(argument, given)
+        if seconds > self.most:
+            limit = "a thousand years" if self.most == MAX_SECONDS else "a timedelta can be"
+            raise ValueError(f"{argument}={given!r:.100} is longer than {limit}.")
         return seconds
 
 

@@ -184,7 +184,7 @@ class AttemptTransaction:
         owner = self._owner
         owner.check_thread()
         if mode not in ("staged", "atomic"):
-            raise PhaseError(f"prepare(mode={mode!r}): 'staged' or 'atomic'.")
+            raise PhaseError(f"prepare(mode={mode!r}) takes one of the modes 'staged' and 'atomic'.")
         if self._is_prepared or self.is_completing:
             raise PhaseError("prepare() can be used once, and before complete().")
         try:
@@ -205,7 +205,7 @@ class AttemptTransaction:
         owner = self._owner
         owner.check_thread()
         if self.is_completing:
-            raise PhaseError("complete() can be used once.")
+            raise PhaseError("complete() can be used once in an attempt: write everything in one block.")
         try:
             if self._atomic is None:
                 self.open()

@@ -26,7 +26,7 @@ from django_jobchains.chains.pruning import aprune, prune
 from django_jobchains.context import capture_context, merge_contexts
 from django_jobchains.db.ids import ChainRef, ChainRefs, as_list, chain_id_of, chain_ids_of, checked_id
 from django_jobchains.db.times import resolve_schedule
-from django_jobchains.declare.job_types import EnqueueOptions, Item, JobType, create_chains, name_of
+from django_jobchains.declare.job_types import EnqueueOptions, Item, JobType, create_chains
 from django_jobchains.declare.registry import get_registry
 from django_jobchains.exceptions import (
     ChainCancelled,
@@ -51,6 +51,7 @@ from django_jobchains.exceptions import (
 from django_jobchains.models import Chain, Job
 from django_jobchains.notifications.waiting import await_chain, wait
 from django_jobchains.notifications.wakeups import announced, report_after_commit
+from django_jobchains.payloads.types import Given, name_of
 from django_jobchains.store import Store, get_store
 from django_jobchains.store.deduplication import Deduplicate
 from django_jobchains.telemetry import observes
@@ -125,7 +126,11 @@ def enqueue(
 ) -> Chain[OutputT]: ...
 @overload
 def enqueue(
-    job_type: JobType[InputT, OutputT], input: InputT, *, using: str | None = None, **options: Unpack[EnqueueOptions]
+    job_type: JobType[InputT, OutputT],
+    input: Given[InputT],
+    *,
+    using: str | None = None,
+    **options: Unpack[EnqueueOptions],
 ) -> Chain[OutputT]: ...
 @overload
 def enqueue(
@@ -143,7 +148,11 @@ async def aenqueue(
 ) -> Chain[OutputT]: ...
 @overload
 async def aenqueue(
-    job_type: JobType[InputT, OutputT], input: InputT, *, using: str | None = None, **options: Unpack[EnqueueOptions]
+    job_type: JobType[InputT, OutputT],
+    input: Given[InputT],
+    *,
+    using: str | None = None,
+    **options: Unpack[EnqueueOptions],
 ) -> Chain[OutputT]: ...
 @overload
 async def aenqueue(

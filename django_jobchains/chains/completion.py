@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Never, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
@@ -12,13 +12,13 @@ from django.db import transaction
 from django_jobchains.db.async_transactions import entered_on_thread
 from django_jobchains.db.connections import call_after_commit
 from django_jobchains.db.ids import ChainRef, chain_id_of
-from django_jobchains.declare.job_types import JobType, name_of, new_continuation
+from django_jobchains.declare.job_types import JobType, new_continuation
 from django_jobchains.declare.registry import get_registry
 from django_jobchains.exceptions import InvalidOutput, JobTypeMismatch
 from django_jobchains.handlers.running_job import ContinuationOptions
 from django_jobchains.models import Chain, Job
 from django_jobchains.notifications.wakeups import announced, report_after_commit, report_created
-from django_jobchains.payloads.types import HasTypes, output_codec
+from django_jobchains.payloads.types import Given, HasTypes, name_of, output_codec
 from django_jobchains.store import Store, get_store
 from django_jobchains.store.last_jobs import LastJob
 from django_jobchains.store.rows import Effects, NewJob
@@ -38,9 +38,6 @@ else:
 
 InputT = TypeVar("InputT")
 NextOutputT = TypeVar("NextOutputT")
-#: A job type. No function is like the second one: because of it, mypy infers the type of the input first, and reports
-#: that the job type does not take it.
-NextType = HasTypes[InputT, NextOutputT] | Callable[[InputT], Never]
 
 
 def complete(
@@ -146,7 +143,10 @@ class CurrentJob(Generic[OutputT]):
         Raises ``InvalidOutput``, ``JobAlreadyCompleted``, and ``JobNotCompletable`` if it failed or was cancelled.
         """
         last_job = self._last_job
-        text = output_codec(last_job.type_name, self._job_type).encode(output, InvalidOutput)
+        try:
+            text = output_codec(last_job.type_name, self._job_type).encode(output, InvalidOutput)
+        except InvalidOutput as error:
+            raise error.about(f"Output of {last_job.type_name!r}") from None
         self._complete(last_job, text, None)
 
     @overload
@@ -155,7 +155,7 @@ class CurrentJob(Generic[OutputT]):
     ) -> "CurrentJob[NextOutputT]": ...
     @overload
     def continue_with(
-        self, job_type: NextType[InputT, NextOutputT], input: InputT, **options: Unpack[ContinuationOptions]
+        self, job_type: HasTypes[InputT, NextOutputT], input: Given[InputT], **options: Unpack[ContinuationOptions]
     ) -> "CurrentJob[NextOutputT]": ...
     @overload
     def continue_with(
@@ -217,7 +217,7 @@ class AsyncCurrentJob(Generic[OutputT]):
     ) -> "AsyncCurrentJob[NextOutputT]": ...
     @overload
     async def acontinue_with(
-        self, job_type: NextType[InputT, NextOutputT], input: InputT, **options: Unpack[ContinuationOptions]
+        self, job_type: HasTypes[InputT, NextOutputT], input: Given[InputT], **options: Unpack[ContinuationOptions]
     ) -> "AsyncCurrentJob[NextOutputT]": ...
     @overload
     async def acontinue_with(

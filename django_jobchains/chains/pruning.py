@@ -10,9 +10,10 @@ from uuid import UUID
 from asgiref.sync import sync_to_async
 
 from django_jobchains.db.ids import first_id_at, milliseconds_of
-from django_jobchains.declare.job_types import JobType, name_of
+from django_jobchains.declare.job_types import JobType
 from django_jobchains.declare.policies import Retention, resolve_retention
 from django_jobchains.declare.registry import Registry, get_registry
+from django_jobchains.payloads.types import name_of
 from django_jobchains.statuses import FINAL, Status
 from django_jobchains.store import Store, get_store
 from django_jobchains.store.retention import EndedChains, EndPosition

@@ -24,7 +24,7 @@ from django_jobchains.exceptions import (
 from django_jobchains.handlers.abort_signal import AbortReason, AbortSignal, refuse_on_event_loop
 from django_jobchains.isolation import Fallback, Isolation, Level, check_target
 from django_jobchains.text.errors import log_error
-from django_jobchains.values import Duration, DurationLike
+from django_jobchains.values import ANY_DURATION, Duration, DurationLike
 
 logger = getLogger("django_jobchains")
 
@@ -58,15 +58,15 @@ class Call:
         #: Whether the call was withdrawn before the child began it.
         self.is_withdrawn = False
 
-    def wait(self, timeout: float | None = None) -> Any:
-        """Return the result of the function, or ``PENDING`` if it still runs after ``timeout`` seconds.
+    def wait(self, timeout: DurationLike | None = None) -> Any:
+        """Return the result of the function, or ``PENDING`` if it still runs after the ``timeout``.
 
         Raises ``RemoteError`` with the text of the function's error, ``ChildCrashed`` if the child process died, and
         ``PoolClosed`` if it died because its pool was terminated. Calls ``on_message`` with each value that the
         function sends.
         """
         refuse_on_event_loop("call.wait() would block", "'await pool.arun(…)'")
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else time.monotonic() + ANY_DURATION.check("timeout", timeout)
         while self._reply is None:
             message = self._receive(None if deadline is None else max(deadline - time.monotonic(), 0))
             if message is None:

@@ -102,7 +102,8 @@ def expiry(text: str) -> timedelta | datetime:
 
 def status(text: str) -> str:
     if text not in ShownStatus.values:
-        raise ArgumentTypeError(f"{text!r} is not a status: choose from {', '.join(ShownStatus.values)}")
+        nearest = values.did_you_mean(text, ShownStatus.values)
+        raise ArgumentTypeError(f"{text!r} is not a status.{nearest} Choose from {', '.join(ShownStatus.values)}")
     return text
 
 
@@ -158,7 +159,12 @@ positive, non_negative = integer(1), integer(0)
 
 
 def slots(text: str) -> int | None:
-    return None if text == "none" else positive(text)
+    if text == "none":
+        return None
+    try:
+        return positive(text)
+    except ArgumentTypeError as error:
+        raise ArgumentTypeError(f"{error}, or none for no limit") from None
 
 
 def json_text(text: str) -> str:

@@ -40,6 +40,10 @@ class LimitsCommand(Subcommand):
         if (operation == "list" and given) or (operation == "reset" and {*given} & {"concurrency", "rate"}):
             wanted = "nothing else" if operation == "list" else "NAME or --queue, and nothing else"
             raise CommandError(f"'limits {operation}' takes {wanted}.", returncode=2)
+        if operation != "list" and (call["limit"] is None) == (call["queue"] is None):
+            raise CommandError(f"'limits {operation}' takes NAME or --queue.", returncode=2)
+        if operation == "set" and not {*given} & {"concurrency", "rate"}:
+            raise CommandError("'limits set' takes --concurrency or --rate.", returncode=2)
         try:
             OPERATIONS[operation](call)
         except (JobchainsError, TypeError, ValueError) as error:

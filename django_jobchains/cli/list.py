@@ -15,7 +15,9 @@ from django_jobchains.declare.registry import get_registry
 from django_jobchains.exceptions import InvalidCursor
 from django_jobchains.models.jobs import ShownStatus, shown_status
 from django_jobchains.models.payload_fields import short_text
+from django_jobchains.store import get_store
 from django_jobchains.text.humanize import span
+from django_jobchains.values import did_you_mean
 
 #: The limit of rows in one call.
 MAX_ROWS = 100_000
@@ -65,7 +67,19 @@ class ListCommand(Subcommand):
 
     def run(self, call: Invocation) -> None:
         rows, cursor = _rows(call)
+        if not rows:
+            _warn_of_unknown_types(call)
         {"table": _table, "json": _json, "ids": _ids}[call.screen.form](rows, cursor, call)
+
+
+def _warn_of_unknown_types(call: Invocation) -> None:
+    """Warn of types that no app declares, because they may be misspelled."""
+    registry = get_registry()
+    registry.add_tasks(get_store(call.using).task_names.read)
+    for name in dict.fromkeys((*call["type"], *call["chain_type"])):
+        if registry.find(name) is None:
+            nearest = did_you_mean(name, registry.job_types())
+            call.screen.errors.write(f"No app declares the type {name!r}.{nearest}")
 
 
 def _rows(call: Invocation) -> tuple[list[Any], str | None]:

@@ -49,8 +49,8 @@ LIST_COLUMNS = (
     Column("ATTEMPTS", _value("max_attempts"), is_optional=True),
     Column("HANDLER", lambda kind: kind["handler"] or "none: completed from outside", is_optional=True),
 )
-#: Fields of a processor that are shown separately.
-_SHOWN_SEPARATELY = {"job_type", "function", "policies", "retry", "queue", "priority", "on_failure", "limits"}
+#: Fields of a processor that are shown separately, or that are not settings.
+_NOT_LISTED = {"job_type", "function", "policies", "retry", "queue", "priority", "on_failure", "limits", "observer"}
 
 
 class Setting(NamedTuple):
@@ -118,7 +118,7 @@ def _settings(processor: Processor, part: Processors) -> Iterator[tuple[str, Set
     yield "queue", _setting("queue", processor.queue, part) or default_queue
     yield "priority", _setting("priority", processor.priority, part) or Setting(0, "library")
     for field in fields(processor):
-        if field.name not in _SHOWN_SEPARATELY:
+        if field.name not in _NOT_LISTED:
             value = getattr(processor, field.name)
             default = "staged" if field.name == "mode" else None if field.default is MISSING else field.default
             source_name = "slice" if field.name == "middleware" else _source(field.name, value, part)

@@ -38,6 +38,9 @@ def checked_time(time: datetime, name: str) -> datetime:
 
     PostgreSQL would store a time in the year 10000, and then no row of its table could be read.
     """
+    given: Any = time
+    if not isinstance(given, datetime):
+        raise TypeError(f"{name} is a datetime with a time zone, not {type(given).__name__}.")
     if time.utcoffset() is None:
         raise ValueError(f"{name}={time!r} has no time zone: use django.utils.timezone, or datetime(…, tzinfo=UTC).")
     try:
@@ -56,7 +59,7 @@ def resolve_schedule(run_at: datetime | None, delay: DurationLike | None) -> tup
         raise TypeError("Give run_at= or delay=, not both.")
     given: Any = run_at
     if given is not None and not isinstance(given, datetime):
-        remedy = " Use delay= for a length of time." if isinstance(given, timedelta | int | float) else ""
+        remedy = " Use delay= for a duration." if isinstance(given, timedelta | int | float) else ""
         raise TypeError(f"run_at is a datetime with a time zone, not {type(given).__name__}.{remedy}")
     if delay is None:
         return run_at and checked_time(run_at, "run_at"), None
@@ -79,7 +82,7 @@ def resolve_expiry(
         seconds = _EXPIRES.check("expires", given)
     except TypeError:
         remedy = "seconds, a timedelta, a text such as '5m', or a datetime with a time zone"
-        raise TypeError(f"expires={given!r:.100} is not a length of time or a time: pass {remedy}.") from None
+        raise TypeError(f"expires={given!r:.100} is not a duration or a time: pass {remedy}.") from None
     if run_at is not None:
         try:
             checked_time(run_at + timedelta(seconds=seconds), "expires")

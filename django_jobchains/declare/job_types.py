@@ -52,6 +52,7 @@ from django_jobchains.payloads.types import (
     OutputT_co,
     PayloadType,
     is_payload_type,
+    name_of,
     name_of_type,
 )
 from django_jobchains.records.processor import RecordRun
@@ -64,7 +65,17 @@ from django_jobchains.telemetry.events import ChainCreated, JobCreated
 from django_jobchains.telemetry.tracing import start_sending
 from django_jobchains.text.errors import describe
 from django_jobchains.text.humanize import sentence
-from django_jobchains.values import ATTEMPTS_LIMIT, FLAG, MAX_ATTEMPTS, PRIORITY, QUEUE, TYPE_NAME, Choice, DurationLike
+from django_jobchains.values import (
+    ATTEMPTS_LIMIT,
+    FLAG,
+    MAX_ATTEMPTS,
+    PRIORITY,
+    QUEUE,
+    TYPE_NAME,
+    Choice,
+    DurationLike,
+    did_you_mean,
+)
 
 #: Faster than ``json.loads``, which looks for whitespace on both sides.
 _read = json.JSONDecoder().raw_decode
@@ -176,7 +187,7 @@ class JobType(HasTypes[InputT, OutputT_co]):
         """
         if options:
             check_options("enqueue", options, EnqueueOptions, "using")
-        return create_chains([self.item(input, **options)], using)[0]
+        return create_chains([self._item(input, **options)], using)[0]
 
     @overload
     async def aenqueue(
@@ -196,20 +207,7 @@ class JobType(HasTypes[InputT, OutputT_co]):
     def item(self: "JobType[None, OutputT_co]", **options: Unpack[EnqueueOptions]) -> Item[OutputT_co]: ...
     @overload
     def item(self, input: InputT, **options: Unpack[EnqueueOptions]) -> Item[OutputT_co]: ...
-    def item(
-        self,
-        input: Any = None,
-        *,
-        run_at: datetime | None = None,
-        delay: DurationLike | None = None,
-        blockers: Sequence[ChainRef] = (),
-        deduplicate: Deduplicate | None = None,
-        priority: int | None = None,
-        queue: str | None = None,
-        max_attempts: float | None = None,
-        id: UUID | str | None = None,
-        expires: DurationLike | datetime | None = None,
-    ) -> Item[OutputT_co]:
+    def item(self, input: Any = None, **options: Unpack[EnqueueOptions]) -> Item[OutputT_co]:
         """Describe a chain without creating it, for ``chains.enqueue_many``.
 
         ``run_at`` is an aware datetime; ``delay`` is a duration, added to the database's time. The job waits until all
@@ -220,19 +218,21 @@ class JobType(HasTypes[InputT, OutputT_co]):
         job is due: if the job has not started then, it is cancelled. A duration is a number of seconds, a timedelta, or
         a text such as "5m".
         """
+        if options:
+            check_options("item", options, EnqueueOptions)
+        return self._item(input, **options)
+
+    def _item(
+        self,
+        input: Any,
+        *,
+        deduplicate: Deduplicate | None = None,
+        max_attempts: float | None = None,
+        **options: Unpack[ContinuationOptions],
+    ) -> Item[OutputT_co]:
         if not self.entry:
             raise NotAnEntryType(self.name)
-        item: Item[OutputT_co] = self.new_job(
-            Item,
-            input,
-            id=id,
-            run_at=run_at,
-            delay=delay,
-            blockers=blockers,
-            priority=priority,
-            queue=queue,
-            expires=expires,
-        )
+        item: Item[OutputT_co] = self.new_job(Item, input, **options)
         item.job_type = self
         if max_attempts is not None:
             item.max_attempts = int(min(MAX_ATTEMPTS.check("max_attempts", max_attempts), ATTEMPTS_LIMIT))
@@ -270,7 +270,10 @@ class JobType(HasTypes[InputT, OutputT_co]):
             priority = (handler and handler.priority) or 0
         else:
             PRIORITY.check("priority", priority)
-        encoded = self.input_codec.encode(input, InvalidInput)
+        try:
+            encoded = self.input_codec.encode(input, InvalidInput)
+        except InvalidInput as error:
+            raise error.about(f"Input of {self.name!r}") from None
         limit_key = concurrency_key = rate_key = None
         if handler is not None and handler.limits is not None:
             limit_key, concurrency_key, rate_key = handler.limits.keys(self.name, self.decode_input(encoded))
@@ -333,7 +336,10 @@ class JobType(HasTypes[InputT, OutputT_co]):
         return self.input_codec.validate(upgraded, InvalidInput)
 
     def encode_output(self, value: Any) -> str:
-        return self.output_codec.encode(value, InvalidOutput)
+        try:
+            return self.output_codec.encode(value, InvalidOutput)
+        except InvalidOutput as error:
+            raise error.about(f"Output of {self.name!r}") from None
 
     def annotate_from(
         self, function: Callable[..., Any], input: Any, output: Any, *, batch_limit: int | None = None
@@ -479,18 +485,6 @@ def _names(argument: str, types: "Iterable[str | JobType[Any, Any]] | None") -> 
         raise TypeError(f"{argument}={types!r:.100}: pass a list of job types or their names. {error}") from error
 
 
-def name_of(job_type: "str | JobType[Any, Any]") -> str:
-    """Return the name of a job type, or the name itself. Raise ``TypeError`` for anything else.
-
-    A task of Django's framework whose backend is ours stands for its ``job_type``.
-    """
-    job_type = getattr(job_type, "job_type", job_type)
-    given: object = job_type.name if isinstance(job_type, JobType) else job_type
-    if isinstance(given, str):
-        return given
-    raise TypeError(f"A job type is given as a JobType or by its name, not as {type(given).__name__}: {given!r:.100}.")
-
-
 def create_chains(items: Sequence[Item[OutputT_co]], using: str | None = None) -> list[Chain[OutputT_co]]:
     """Create chains in the caller's transaction, in order, with a constant number of statements."""
     # The chains are not read. A deduplicated chain has its own input, which is read when it is needed.
@@ -568,9 +562,12 @@ def checked_name(name: object) -> str:
     if callable(name):
         raise RegistryError("register() takes the name of the job type first: @processors.register('app.name').")
     try:
-        return TYPE_NAME.check("name", name)
+        checked = TYPE_NAME.check("name", name)
     except ValueError as error:
         raise RegistryError(str(error)) from error
+    if any(map(str.isspace, checked)):
+        raise RegistryError(f"name={checked!r:.100} has a space in it: use dots, as in 'app.send_mail'.")
+    return checked
 
 
 def check_options(function: str, options: Mapping[str, object], kind: type, *others: str) -> None:
@@ -578,11 +575,11 @@ def check_options(function: str, options: Mapping[str, object], kind: type, *oth
 
     ``others``: the arguments of the function that are not options.
     """
-    known = kind.__annotations__
-    if unknown := sorted(options.keys() - known.keys()):
-        noun = "arguments" if len(unknown) > 1 else "argument"
+    known = [*kind.__annotations__, *others]
+    if unknown := sorted(options.keys() - known):
+        noun, nearest = "arguments" if len(unknown) > 1 else "argument", did_you_mean(unknown[0], known)
         raise TypeError(
-            f"{function}() does not take the {noun} {', '.join(unknown)}. It takes {', '.join([*known, *others])}."
+            f"{function}() does not take the {noun} {', '.join(unknown)}.{nearest} It takes {', '.join(known)}."
         )
 
 

@@ -88,7 +88,7 @@ class Lease:
 
 
 def to_lease(given: Lease | DurationLike | None) -> Lease | None:
-    """Return a ``Lease``, if need be from a length of time; raise ``TypeError`` or ``ValueError`` for other values."""
+    """Return a ``Lease``, if need be from a duration; raise ``TypeError`` or ``ValueError`` for other values."""
     return given if given is None or isinstance(given, Lease) else Lease(Duration().check("lease", given))
 
 

@@ -12,7 +12,7 @@ from django.apps import AppConfig, apps
 from django.utils.module_loading import module_has_submodule
 
 from django_jobchains.conf import get_settings
-from django_jobchains.declare.job_types import JobType, Processor, declaration_errors, name_of
+from django_jobchains.declare.job_types import JobType, Processor, declaration_errors
 from django_jobchains.declare.limits import DeclaredLimit, TypeLimits, declared_limits, group_problems
 from django_jobchains.declare.schedules import checked_schedule
 from django_jobchains.declare.slices import Processors
@@ -24,6 +24,7 @@ from django_jobchains.exceptions import (
     TaskNotImported,
 )
 from django_jobchains.middleware.hooks import Middleware, middleware_problem
+from django_jobchains.payloads.types import name_of
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.store.on_failure import FailureType
 

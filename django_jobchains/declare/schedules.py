@@ -16,8 +16,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from django.conf import settings as django_settings
 
-from django_jobchains.declare.job_types import JobType, name_of
+from django_jobchains.declare.job_types import JobType
 from django_jobchains.exceptions import InvalidInput, InvalidSchedule, JobchainsError
+from django_jobchains.payloads.types import name_of
 from django_jobchains.values import PRIORITY, QUEUE, SCHEDULE_NAME, Choice, Count, Duration, DurationLike, Value
 
 Overlap = Literal["allow", "skip", "queue"]
@@ -155,7 +156,7 @@ def checked_schedule(
         "jitter_seconds": option("jitter", Duration()),
         "queue": option("queue", QUEUE),
         "priority": option("priority", PRIORITY),
-        "input": checked("input", found.input_codec.encode, options.get("input"), InvalidInput),
+        "input": checked("input", _checked_input, found, options.get("input")),
     }
 
 
@@ -177,13 +178,20 @@ def _checked_type(given: Any, find: Callable[[str], JobType[Any, Any] | None]) -
     return found
 
 
+def _checked_input(job_type: JobType[Any, Any], given: Any) -> str:
+    try:
+        return job_type.input_codec.encode(given, InvalidInput)
+    except InvalidInput as error:
+        raise error.about("input") from None
+
+
 def _checked_cron(given: Any, zone: str) -> str:
     cron = " ".join(given.split()) if isinstance(given, str) else ""
     if not 0 < len(cron) <= CRON_LENGTH:
         raise ValueError(f"cron={given!r:.100} is not a cron expression of up to {CRON_LENGTH} characters.")
     cronsim = _cronsim()
     if len(cron.split()) != 5:
-        raise ValueError(f"cron={cron!r} has {len(cron.split())} fields, not 5: minute, hour, day, month and weekday.")
+        raise ValueError(f"cron={cron!r} does not have 5 fields: minute, hour, day, month and weekday.")
     try:
         first = TickRule(cron, None, zone, datetime.now(UTC)).next(datetime.now(UTC))
     except cronsim.CronSimError as error:

@@ -19,7 +19,6 @@ from django_jobchains.declare.job_types import (
     checked_name,
     declaration_errors,
     first_annotation,
-    name_of,
 )
 from django_jobchains.declare.labels import Label
 from django_jobchains.declare.limits import (
@@ -55,7 +54,7 @@ from django_jobchains.handlers.running_job import (
 )
 from django_jobchains.isolation import Isolation, Level, to_isolation
 from django_jobchains.middleware.hooks import Hook, Middleware, check_hooks, checked_middleware
-from django_jobchains.payloads.types import name_of_type
+from django_jobchains.payloads.types import Given, name_of, name_of_type
 from django_jobchains.records.declarations import RecordOptions, RecordType, checked_model, checked_options
 from django_jobchains.records.processor import RecordProcessor, handler_of, is_async, make_processor
 from django_jobchains.values import PRIORITY, QUEUE, TYPE_NAME, Choice, Count, DurationLike
@@ -286,7 +285,7 @@ class Processors(Generic[ContextT_contra]):
         name: str,
         job_type: str | JobType[InputT, Any],
         *,
-        input: InputT,
+        input: Given[InputT],
         **options: Unpack[ScheduleOptionsWithoutInput],
     ) -> None: ...
     def schedule(self, name: str, job_type: str | JobType[Any, Any], **options: Unpack[ScheduleOptions]) -> None:
@@ -398,7 +397,8 @@ def _check_handler(function: Callable[..., Any], mode: HandlerMode, batch_limit:
     try:
         inspect.signature(function).bind("job")
     except TypeError as error:
-        raise RegistryError(f"{name!r} must take one argument: def handler(job: RunningJob[…]).") from error
+        problem = f"{name!r} must take one argument, the job: def handler(job: RunningJob[…]). Its input is job.input."
+        raise RegistryError(problem) from error
     _check_batch_handler(function, batch_limit, is_async=is_async)
     return is_async
 

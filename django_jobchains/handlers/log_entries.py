@@ -35,7 +35,7 @@ def level_number(given: str | int) -> int:
     number = _LEVELS.get(given.lower()) if isinstance(given, str) else given
     if number is None or number not in _LEVELS.values():
         known = ", ".join(_LEVELS)
-        raise ValueError(f"job.log(level={given!r}): {known}, or one of their numbers in logging.")
+        raise ValueError(f"level={given!r} of job.log() is not one of {known}, or their numbers in logging.")
     return int(number)
 
 
@@ -57,7 +57,7 @@ def checked_fraction(given: float) -> float:
     if not isinstance(given, int | float):
         raise TypeError(f"job.set_progress() takes a number from 0 to 1, not {type(given).__name__}.")
     if not 0 <= given <= 1 + _ROUNDING:
-        raise ValueError(f"job.set_progress({given!r}): a number from 0 to 1. Divide the finished part by the total.")
+        raise ValueError(f"fraction={given!r} is not a number from 0 to 1: divide the finished part by the total.")
     return min(float(given), 1.0)
 
 

@@ -27,7 +27,7 @@ from django_jobchains.handlers.log_entries import (
 )
 from django_jobchains.models import Chain
 from django_jobchains.payloads.codecs import decode_text
-from django_jobchains.payloads.types import HasTypes
+from django_jobchains.payloads.types import Given, HasTypes
 from django_jobchains.store.rows import ClaimedJob, NewJob
 from django_jobchains.values import DurationLike
 
@@ -244,8 +244,8 @@ class RunningJob(_Typed[InputT, BlockersT_co], HasContext[ContextT_contra]):
     @overload
     def continue_with(
         self,
-        job_type: Callable[["RunningJob[NextT, Any, Any]"], Any] | str,
-        input: NextT,
+        job_type: HasTypes[NextT, Any] | str,
+        input: Given[NextT],
         **options: Unpack[ContinuationOptions],
     ) -> Continuation: ...
     def continue_with(self, job_type: Any, input: Any = None, **options: Unpack[ContinuationOptions]) -> Continuation:
@@ -270,8 +270,8 @@ def plain_function(function: Any) -> Any:
 
 
 def is_async_function(function: Any) -> bool:
-    """Return whether a handler is an ``async def`` function. Raise ``RegistryError`` if it is an async generator."""
+    """Return whether a handler is an ``async def`` function. Raise ``RegistryError`` if it is a generator."""
     plain = plain_function(function)
-    if inspect.isasyncgenfunction(plain):
-        raise RegistryError(f"{plain.__qualname__!r} is an async generator: remove 'yield' from it.")
+    if inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain):
+        raise RegistryError(f"{plain.__qualname__!r} is a generator: remove 'yield' from it.")
     return iscoroutinefunction(function) or iscoroutinefunction(plain)

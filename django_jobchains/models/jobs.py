@@ -21,10 +21,10 @@ from django_jobchains.models.chain_view import NAME
 from django_jobchains.models.payload_fields import PayloadField, PayloadTextField
 from django_jobchains.notifications.waiting import await_chain, wait
 from django_jobchains.payloads.codecs import Unreadable
-from django_jobchains.payloads.types import OutputT_co, output_codec
+from django_jobchains.payloads.types import HasTypes, OutputT_co, name_of, output_codec
 from django_jobchains.statuses import FINAL, OPEN, Status
 from django_jobchains.store.deduplication import KEY_LENGTH
-from django_jobchains.values import ATTEMPTS_LIMIT, QUEUE, SCHEDULE_NAME, TYPE_NAME, DurationLike
+from django_jobchains.values import ATTEMPTS_LIMIT, QUEUE, SCHEDULE_NAME, TYPE_NAME, DurationLike, did_you_mean
 
 TYPE_NAME_LENGTH, QUEUE_LENGTH, SCHEDULE_NAME_LENGTH = TYPE_NAME.length, QUEUE.length, SCHEDULE_NAME.length
 #: The number of ids in one statement. SQLite allows 32,766 parameters.
@@ -67,12 +67,12 @@ class JobQuerySet(ChainPartQuerySet["Job"]):
         """Jobs with one of these statuses, stored or as they are shown: see ``ShownStatus``."""
         return _with_status(self, statuses, {**_parts_of_statuses("run_at"), ShownStatus.CONTINUED: ~LAST})
 
-    def of_type(self, *type_names: str) -> "JobQuerySet":
-        return self._any_of("type_name", type_names)
+    def of_type(self, *types: str | HasTypes[Any, Any]) -> "JobQuerySet":
+        return self._any_of("type_name", tuple(map(name_of, types)))
 
-    def of_chain_type(self, *type_names: str) -> "JobQuerySet":
+    def of_chain_type(self, *types: str | HasTypes[Any, Any]) -> "JobQuerySet":
         """Jobs of chains that start with one of these types."""
-        return self._any_of("chain_type_name", type_names)
+        return self._any_of("chain_type_name", tuple(map(name_of, types)))
 
     def roots(self) -> "JobQuerySet":
         """Jobs of chains that no job has as a blocker."""
@@ -383,12 +383,12 @@ class ChainQuerySet(ChainPartQuerySet["Chain"]):
         """Chains whose last job has one of these statuses, stored or as they are shown: see ``ShownStatus``."""
         return _with_status(self, statuses, _parts_of_statuses("current_job__run_at"))
 
-    def of_type(self, *type_names: str) -> "ChainQuerySet":
-        return self._any_of("type_name", type_names)
+    def of_type(self, *types: str | HasTypes[Any, Any]) -> "ChainQuerySet":
+        return self._any_of("type_name", tuple(map(name_of, types)))
 
-    def of_chain_type(self, *type_names: str) -> "ChainQuerySet":
+    def of_chain_type(self, *types: str | HasTypes[Any, Any]) -> "ChainQuerySet":
         """The same as ``of_type``, so that chains and jobs can be filtered in the same way."""
-        return self.of_type(*type_names)
+        return self.of_type(*types)
 
     def of_schedule(self, name: str) -> "ChainQuerySet":
         """Chains that a schedule has enqueued."""
@@ -684,7 +684,7 @@ def _with_status(rows: RowsT, statuses: tuple[str, ...], parts: dict[str, Q]) ->
     known = [status for status in ShownStatus.values if status in Status.values or status in parts]
     if unknown := [status for status in statuses if status not in known]:
         text = "is a status of jobs only" if unknown[0] == ShownStatus.CONTINUED else "is not a status"
-        raise ValueError(f"{unknown[0]!r} {text}. Known: {', '.join(known)}.")
+        raise ValueError(f"{unknown[0]!r} {text}.{did_you_mean(str(unknown[0]), known)} Known: {', '.join(known)}.")
     found = rows._any_of("status", tuple(_STORED.get(status, status) for status in map(str, statuses)))
     if any(status in parts for status in statuses):
         either = Q(status__in=[status for status in statuses if status not in parts])

@@ -290,7 +290,7 @@ def _reason_of(found: ChainWait) -> str:
     if found.due_seconds > 0:
         return f"its job {found.type_name!r} is due in {span(found.due_seconds)}"
     if found.is_paused:
-        return f"its queue {found.queue!r} is paused. Resume it with manage.py jobchains resume"
+        return f"its queue {found.queue!r} is paused. Resume it with manage.py jobchains resume {found.queue}"
     if found.has_worker:
         return f"its job {found.type_name!r} is due, but all workers are busy, or run other types or queues"
     return (

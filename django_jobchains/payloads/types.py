@@ -4,12 +4,12 @@
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from functools import partial
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Union, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Generic, Never, Protocol, Union, cast, get_args, get_origin
 
 from django.apps import apps
 from django.db import DatabaseError, InterfaceError
@@ -186,6 +186,9 @@ class Codec:
         return error(f"{self._not_one}: {found}") if isinstance(found, str) else self._error_of(found, value, error)
 
     def _error_of(self, problem: Exception, value: Any, error: type[InvalidPayload]) -> InvalidPayload:
+        if self.annotation in (None, NoneType):
+            given = type(value).__name__
+            return error(f"Not None: it is declared without a value, so pass None, not {given}.")
         problems = problems_of(problem)
         text = listed(problems) or describe_without_values(problem, value)
         return error(sentence(f"{self._not_one}: {text}"), problems=problems)
@@ -230,6 +233,23 @@ class HasTypes(Generic[InputT_contra, OutputT_co]):
 
     name: str
     output_codec: Codec
+
+
+#: The input for a job type. No function is like the second one: because of it, mypy infers the type of the input from
+#: the job type first, reads a literal as a value of that type, and reports which input the job type takes.
+Given = Union[ValueT, Callable[[ValueT], Never]]  # noqa: UP007 - mypy refuses a type variable before |
+
+
+def name_of(job_type: str | HasTypes[Any, Any]) -> str:
+    """Return the name of a job type, or the name itself. Raise ``TypeError`` for anything else.
+
+    A task of Django's framework whose backend is ours stands for its ``job_type``.
+    """
+    job_type = getattr(job_type, "job_type", job_type)
+    given: object = job_type.name if isinstance(job_type, HasTypes) else job_type
+    if isinstance(given, str):
+        return given
+    raise TypeError(f"A job type is given as a JobType or by its name, not as {type(given).__name__}: {given!r:.100}.")
 
 
 def output_codec(type_name: str, expected: HasTypes[Any, Any] | None = None) -> Codec:

@@ -86,6 +86,11 @@ def check_record_tables(databases: Sequence[str] | None = None, **kwargs: Any) -
 
 
 def _record_types() -> list[RecordType]:
+    """Return the record workers, or none if the settings are invalid, which another check reports."""
+    try:
+        get_settings()
+    except ImproperlyConfigured:
+        return []
     config: Any = apps.get_app_config("django_jobchains")
     return list(config.registry.record_types())
 
@@ -253,10 +258,7 @@ def _message_problems(kind: RecordType) -> Iterator[CheckMessage]:
 
 def encoded_columns(kind: RecordType) -> Iterator[CheckMessage]:
     """Report fields from which the project would read encoded values."""
-    try:
-        if not get_settings().PAYLOAD_CODEC or any(_missing_columns(kind)):
-            return
-    except ImproperlyConfigured:  # check_settings reports it
+    if not get_settings().PAYLOAD_CODEC or any(_missing_columns(kind)):
         return
     for column, decoding in _DECODING.items():
         field = kind.model_field(column)

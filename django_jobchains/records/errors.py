@@ -57,7 +57,7 @@ class RecordHidden(LookupError):
 def checked_after(after: object) -> datetime | None:
     """Return an aware datetime, or None; raise ``TypeError`` or ``ValueError`` for other values."""
     if after is not None and not isinstance(after, datetime):
-        raise TypeError(f"after={after!r:.50} is not a datetime: add a length of time to django.utils.timezone.now().")
+        raise TypeError(f"after={after!r:.50} is not a datetime: add a timedelta to django.utils.timezone.now().")
     return after and checked_time(after, "after")
 
 

@@ -57,6 +57,9 @@ __all__ = (
     "update",
 )
 
+#: The number of names that are compared with a name that does not exist, to suggest the nearest.
+MAX_COMPARED = 1_000
+
 
 def list(*, using: str | None = None) -> builtins.list[Schedule]:  # noqa: A001 - as in schedules.list()
     """Return all schedules, ordered by name. Schedules that are declared in code are stored when a worker starts."""
@@ -107,7 +110,7 @@ def next_ticks(name: str, count: int = 5, *, using: str | None = None) -> builti
     """
     Count().check("count", count)
     store = get_store(using)
-    [row] = _found([name], store.schedules.read([name]))
+    [row] = _found([name], store.schedules.read([name]), store)
     rule = rule_of(row)
     return [tick.astimezone(rule.zone) for tick in islice(rule.ticks(row.now), count)]
 
@@ -187,7 +190,7 @@ def _get(name: str, store: Store) -> Schedule:
     try:
         return Schedule.objects.using(store.using).with_orphans().get(name=SCHEDULE_NAME.check("name", name))
     except Schedule.DoesNotExist as error:
-        raise ScheduleNotFound(name) from error
+        raise _not_found([name], store) from error
 
 
 def _locked(names: Sequence[str], store: Store) -> Sequence[ScheduleRow]:
@@ -196,13 +199,18 @@ def _locked(names: Sequence[str], store: Store) -> Sequence[ScheduleRow]:
         raise TypeError("Pass the name of at least one schedule.")
     for name in names:
         SCHEDULE_NAME.check("name", name)
-    return _found(names, store.schedules.lock(names))
+    return _found(names, store.schedules.lock(names), store)
 
 
-def _found(names: Sequence[str], rows: Sequence[ScheduleRow]) -> Sequence[ScheduleRow]:
+def _found(names: Sequence[str], rows: Sequence[ScheduleRow], store: Store) -> Sequence[ScheduleRow]:
     if missing := sorted({*names}.difference(row.name for row in rows)):
-        raise ScheduleNotFound(*missing)
+        raise _not_found(missing, store)
     return rows
+
+
+def _not_found(names: Sequence[str], store: Store) -> ScheduleNotFound:
+    known = Schedule.objects.using(store.using).values_list("name", flat=True)
+    return ScheduleNotFound(*names, known=known[:MAX_COMPARED])
 
 
 def _options(row: ScheduleRow) -> dict[str, Any]:

@@ -32,9 +32,7 @@ def log(event: Event) -> None:
     event = redact_event(event)
     facts = {field.name: getattr(event, field.name) for field in fields(event) if field.name != "exception"}
     # Control characters are replaced: type names and errors must not forge log lines.
-    shown = {
-        name: printable(str(value)[:_MAX_VALUE_LENGTH]) for name, value in facts.items() if value not in ("", None)
-    }
+    shown = {name: _shown(value) for name, value in facts.items() if value not in ("", None)}
     if shown.get("kind") == "job":  # Only records are named as such: most events are about jobs.
         del shown["kind"]
     template = _template(type(event).__name__, tuple(shown))
@@ -44,6 +42,10 @@ def log(event: Event) -> None:
     if isinstance(event, AttemptEnded) and event.exception is not None:
         add_traceback(record, event.exception)
     logger.handle(record)
+
+
+def _shown(value: object) -> str:
+    return printable((f"{value:.6g}" if isinstance(value, float) else str(value))[:_MAX_VALUE_LENGTH])
 
 
 def redact_event(event: Event) -> Event:

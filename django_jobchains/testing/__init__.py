@@ -8,6 +8,8 @@ from django_jobchains.testing.records import RecordOutcome
 from django_jobchains.testing.runner import (
     Clock,
     JobOutcome,
+    aassert_enqueued,
+    afire_schedules,
     arun_due_jobs,
     assert_enqueued,
     clock,
@@ -19,6 +21,8 @@ __all__ = (
     "Clock",
     "JobOutcome",
     "RecordOutcome",
+    "aassert_enqueued",
+    "afire_schedules",
     "arun_due_jobs",
     "assert_enqueued",
     "clock",

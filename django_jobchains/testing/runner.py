@@ -106,9 +106,6 @@ def run_due_jobs(
     return outcomes
 
 
-arun_due_jobs = sync_to_async(run_due_jobs)
-
-
 def fire_schedules(*, using: str | None = None) -> list[Chain]:
     """Store the schedules that are declared in code, fire their due ticks, and return the chains.
 
@@ -210,7 +207,7 @@ class Clock:
         self._store = store
 
     def advance(self, by: DurationLike) -> None:
-        """Advance the clock by a timedelta or a number of seconds. It then continues to run."""
+        """Advance the clock by a duration. It then continues to run."""
         self._store.db.ahead_seconds += Duration(least=0).check("by", by)
 
 
@@ -241,5 +238,11 @@ def assert_enqueued(
     if len(found) != count:
         others = "".join(f"\n  {job.status}: {job.input!r}" for job in jobs) or " none"
         with_input = "" if input is _ANY_INPUT else f" with input {expected!r}"
-        raise AssertionError(f"{len(found)} jobs of {job_type.name!r}{with_input}, not {count}. Of the type:{others}")
+        counts = f"expected {count}, found {len(found)}"
+        raise AssertionError(f"Jobs of {job_type.name!r}{with_input}: {counts}. All jobs of the type:{others}")
     return found
+
+
+arun_due_jobs = sync_to_async(run_due_jobs)
+afire_schedules = sync_to_async(fire_schedules)
+aassert_enqueued = sync_to_async(assert_enqueued)

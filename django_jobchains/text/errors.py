@@ -7,9 +7,11 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType, FunctionType, TracebackType
+from typing import Any
 
 import django
 
+from django_jobchains.exceptions import JobchainsError
 from django_jobchains.text.redaction import may_hold_secrets, redacted_text
 from django_jobchains.text.validation_errors import is_quoting, message_without_values
 
@@ -96,15 +98,24 @@ def traceback_of(error: BaseException) -> str:
 def _formatted(error: BaseException) -> str:
     """Return Python's own text of the traceback, with causes."""
     formatted = traceback.TracebackException.from_exception(error, compact=True)
-    parts = [formatted]
-    for part in parts:
-        _omit_callers(part.stack)
-        parts += [each for each in (part.__cause__, part.__context__) if each is not None]
+    parts: list[tuple[Any, Any]] = [(formatted, error)]
+    for part, own in parts:
+        _omit_callers(part.stack, own)
+        if not part.stack:
+            part.stack = None  # It would be written as a heading without calls.
+        pairs = ((part.__cause__, own.__cause__), (part.__context__, own.__context__))
+        parts += [(each, of) for each, of in pairs if each is not None]
     return "".join(formatted.format())
 
 
-def _omit_callers(calls: traceback.StackSummary) -> None:
-    """Remove the frames of this package that called the handler, unless the error is from this package or Django."""
+def _omit_callers(calls: traceback.StackSummary, error: BaseException) -> None:
+    """Remove the frames of this package that called the handler, unless the error is from this package or Django.
+
+    An error of this package that is about what the handler did, such as its output, has no other frames.
+    """
+    if isinstance(error, JobchainsError) and all(call.filename.startswith(_NOT_HANDLERS[0]) for call in calls):
+        del calls[:]
+        return
     place = next((place for place, call in enumerate(calls) if not call.filename.startswith(_CALLERS)), len(calls))
     if place < len(calls) and not calls[place].filename.startswith(_NOT_HANDLERS):
         del calls[:place]
@@ -112,7 +123,7 @@ def _omit_callers(calls: traceback.StackSummary) -> None:
 
 def _traceback_of_one(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
-    _omit_callers(frames)
+    _omit_callers(frames, error)
     calls = "".join(frames.format())
     if message := message_without_values(error):
         last_lines = [f"{line}\n" for line in (f"{type_name(error)}: {message}", *getattr(error, "__notes__", ()))]

@@ -32,7 +32,7 @@ from django_jobchains.records.declarations import RecordType
 from django_jobchains.store import Store, get_store
 from django_jobchains.store.record_tables import RecordTable
 from django_jobchains.text.errors import log_text
-from django_jobchains.values import QUEUE, Count, DurationLike, Value
+from django_jobchains.values import QUEUE, Count, DurationLike, Value, did_you_mean
 from django_jobchains.worker.attempt_counter import AttemptCounter
 from django_jobchains.worker.claim_wait import WakeUp
 from django_jobchains.worker.held_leases import HeldJobs, HeldLeases, HeldRecords
@@ -232,7 +232,8 @@ def _policies(
         names += [processor.job_type.name for processor in registry.processors()]
         wanted = ", ".join(types or ["all"])
         known = ", ".join(sorted(names)) or "none"
-        raise ImproperlyConfigured(f"No processor to run (types: {wanted}). Registered: {known}.")
+        nearest = did_you_mean(wanted, names)
+        raise ImproperlyConfigured(f"No processor to run (types: {wanted}).{nearest} Registered: {known}.")
     return policies
 
 

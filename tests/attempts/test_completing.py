@@ -122,7 +122,7 @@ class Receipt:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda: {"sums": [1, Decimal("0.1")]}, "At $.sums[1]: Decimal is not JSON"),
+        (lambda: {"sums": [1, Decimal("0.1")]}, "at $.sums[1]: Decimal is not JSON"),
         (circular, "nested deeper than 100 levels"),
         (lambda: "x" * 2**20, "1,048,578 bytes of JSON; the limit is 1,048,576"),
         (lambda: 10**5000, "cannot be written as JSON"),
@@ -151,7 +151,7 @@ def test_output_must_be_of_the_type(processors, work):
 
     wrong, right = typed.enqueue(0), typed.enqueue(1)
     work()
-    assert wrong.refresh().current_job.last_error.startswith("InvalidOutput: Not a Receipt: ")
+    assert wrong.refresh().current_job.last_error.startswith("InvalidOutput: Output of 'typed': not a Receipt: ")
     assert (right.refresh().stored_output, right.output) == ({"number": 7}, Receipt(7))
 
 

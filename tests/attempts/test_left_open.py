@@ -81,7 +81,7 @@ def check_retried(scenario):
     def follower(job):
         return read_and_write(job)
 
-    @scenario.processors.register("async follower")
+    @scenario.processors.register("async_follower")
     async def afollower(job):
         return await sync_to_async(read_and_write)(job)
 
@@ -169,17 +169,17 @@ def test_transaction_left_open_on_another_database(processors, work, second_alia
         transaction.atomic(using=second_alias).__enter__()
         Effect.objects.using(second_alias).create(job_id=job.id, label="left")
 
-    @processors.register("next user")
+    @processors.register("next_user")
     def next_user(job):
         clean.append(not connections[second_alias].in_atomic_block)
-        Effect.objects.using(second_alias).create(job_id=job.id, label="next user")
+        Effect.objects.using(second_alias).create(job_id=job.id, label="next_user")
 
     chain = messy.enqueue()
     next_user.enqueue(priority=-2)
     work(slots=1)
     assert "open transaction on database 'second'" in chain.refresh().current_job.last_error
     assert clean == [True]
-    assert [each.label for each in Effect.objects.using(second_alias)] == ["next user"]
+    assert [each.label for each in Effect.objects.using(second_alias)] == ["next_user"]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -42,7 +42,7 @@ def prepare_in_an_unknown_mode(jobs):
     [
         (prepare_twice, "prepare() can be used once, and before complete()"),
         (prepare_after_complete, "prepare() can be used once, and before complete()"),
-        (prepare_in_an_unknown_mode, "prepare(mode='whatever'): 'staged' or 'atomic'."),
+        (prepare_in_an_unknown_mode, "prepare(mode='whatever') takes one of the modes 'staged' and 'atomic'."),
     ],
 )
 def test_prepare_is_used_once_and_first(scenario, handler, words):
@@ -61,7 +61,8 @@ def test_complete_is_used_once(scenario):
     scenario.enqueue(complete_twice)
     scenario.run()
     assert (scenario.states(), effects()) == ({"retried"}, [])
-    assert scenario.errors() == {"PhaseError: complete() can be used once."}
+    [error] = scenario.errors()
+    assert error == "PhaseError: complete() can be used once in an attempt: write everything in one block."
 
 
 def complete_in_complete(job):

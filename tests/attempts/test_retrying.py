@@ -185,7 +185,7 @@ def test_each_failed_attempt_has_a_row_and_the_next_one_reads_its_error(registry
             error.add_note("the note")
             raise error from cause
 
-    @part.register("fails twice")
+    @part.register("fails_twice")
     def fails_twice(job):
         seen.append(job.last_error)
         if job.attempt < 3:

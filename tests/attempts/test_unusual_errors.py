@@ -163,9 +163,18 @@ def leave_a_transaction_open(job):
     transaction.set_autocommit(False)
 
 
-@pytest.mark.parametrize("handler", [lambda job: object(), leave_a_transaction_open])
-def test_a_traceback_of_an_error_of_the_package_is_complete(run_beside_others, handler):
-    assert "attempts/attempt.py" in run_beside_others(handler).traceback
+@pytest.mark.parametrize(
+    ("handler", "error"),
+    [
+        (lambda job: b"no JSON", "InvalidOutput: Output of 'raises': at $: bytes is not JSON"),
+        (lambda job: [job.continue_with("other")], "PhaseError: job.continue_with(…) must be returned"),
+        (leave_a_transaction_open, "TransactionLeftOpen: "),
+    ],
+)
+def test_an_error_about_what_the_handler_left_behind_has_no_frames_of_this_package(run_beside_others, handler, error):
+    failed = run_beside_others(handler)
+    assert failed.error.startswith(error)
+    assert failed.traceback == f"django_jobchains.exceptions.{failed.error}\n"
 
 
 @pytest.mark.slow

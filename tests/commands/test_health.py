@@ -2,6 +2,7 @@
 
 import signal
 import time
+from datetime import timedelta
 
 import pytest
 from django.db import OperationalError, ProgrammingError
@@ -127,10 +128,10 @@ def test_the_database_has_a_limited_time_to_respond(run, monkeypatch):
 def test_schedules_that_are_failing_are_problems_and_status_also_reports_orphaned_ones(run, store, registry):
     schedules.create("broken", mail, every=60)
     schedules.create("orphan", mail, every=60)
-    Schedule.objects.filter(pk="broken").update(last_error="E: x", last_error_at=database_now())
+    Schedule.objects.filter(pk="broken").update(last_error="E: x", last_error_at=database_now() - timedelta(hours=3))
     Schedule.objects.filter(pk="orphan").update(source="code", declarations="old")
     texts = [
-        "Schedule broken is failing: its tick could not be fired 0 s ago.",
+        "Schedule broken is failing: its tick could not be fired 3 h ago.",
         "Schedule orphan is orphaned: no running worker declares it, so it does not fire.",
     ]
     assert run("health").lines == ["0 of 1 worker alive. Start manage.py run_jobworker."]

@@ -57,7 +57,7 @@ def test_every_shown_status_can_be_filtered_by(run, store, listed):
     assert listed("--jobs", "--status", "continued", "--status", "scheduled") == text(first, later)
     assert listed("--jobs", "--status", "pending") == text(last, later)
     assert "--status continued is for jobs: add --jobs" in run("list", "--status", "continued").error
-    assert "choose from blocked, scheduled, pending" in run("list", "--status", "open").error
+    assert "Choose from blocked, scheduled, pending" in run("list", "--status", "open").error
 
 
 def test_jobs_are_listed_by_their_own_type_or_that_of_their_chain(run, listed):

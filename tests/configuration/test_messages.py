@@ -12,13 +12,13 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.core.management import CommandError, call_command
 
 from django_jobchains import chains
-from django_jobchains.exceptions import InvalidInput
+from django_jobchains.exceptions import InvalidInput, RescheduleJob
 from django_jobchains.handlers.batch import Batch
 from django_jobchains.handlers.running_job import RunningJob
-from django_jobchains.models import Job
+from django_jobchains.models import Chain, Job
 from django_jobchains.processors import JobType, Processors
 
-charge = JobType("messages.charge", input=int)
+charge = JobType("messages.charge", input=int, output=int)
 
 #: What a handler's parameter may be annotated with, other than ``RunningJob[…]``.
 PARAMETERS = [None, RunningJob, "RunningJob", object, Any, RunningJob[int] | Batch[int]]
@@ -54,17 +54,29 @@ def worker(*arguments):
 
 
 OPTIONS = "run_at, delay, blockers, priority, queue, id, expires, deduplicate, max_attempts, using"
-NO_DELAY = "is not a length of time below a thousand years: pass 0 or more seconds"
+NO_DELAY = "is not a duration: pass 0 or more seconds"
 OF_INPUT = "but takes a RunningJob: annotate it with RunningJob"
 IN_ASYNC_CODE = "In async code, enqueue with 'await job_type.aenqueue(…)' or 'await chains.aenqueue_many(…)'."
 
 MESSAGES = [
     (lambda: charge.enqueue(1, countdown=5), f"enqueue() does not take the argument countdown. It takes {OPTIONS}."),
     (lambda: chains.enqueue(charge, 1, eta=5, to=1), "enqueue() does not take the arguments eta, to. It takes "),
-    (lambda: charge.enqueue(), "Not an int: pass int, not None."),
+    (lambda: charge.item(1, countdown=5), "item() does not take the argument countdown. It takes run_at, delay, "),
+    (lambda: charge.item(1, priorty=5), "item() does not take the argument priorty. Did you mean 'priority'?"),
+    (lambda: Processors().register("x", bakoff=3), "register() does not take the argument bakoff. Did you mean"),
+    (lambda: charge.enqueue(), "Input of 'messages.charge': not an int: pass int, not None."),
+    (lambda: JobType("x", input=None).enqueue(5), "Input of 'x': not None: it is declared without a value, so pass"),
     (lambda: charge.input_codec.decode('"x"', InvalidInput), "Not an int: Input should be a valid integer"),
-    (lambda: JobType("x", input=Invoice).enqueue(5), "Not an Invoice: pass Invoice(order_id=…), not int."),
+    (lambda: JobType("x", input=Invoice).enqueue(5), "Input of 'x': not an Invoice: pass Invoice(order_id=…), not"),
+    (lambda: JobType("x").enqueue(b"5"), "Input of 'x': at $: bytes is not JSON: annotate the handler with"),
+    (lambda: JobType("a mail"), "name='a mail' has a space in it: use dots, as in 'app.send_mail'."),
+    (lambda: Job.objects.of_type(5), "A job type is given as a JobType or by its name, not as int: 5."),
+    (lambda: Chain.objects.of_chain_type(None), "A job type is given as a JobType or by its name, not as NoneType"),
+    (lambda: Chain.objects.with_status("canceled"), "'canceled' is not a status. Did you mean 'cancelled'? Known: "),
+    (lambda: Job.objects.created_between("5m", None), "start is a datetime with a time zone, not str."),
     (lambda: charge.enqueue(1, delay=-5), f"delay=-5 {NO_DELAY}"),
+    (lambda: RescheduleJob(delay="-5m"), f"delay='-5m' {NO_DELAY}"),
+    (lambda: chains.complete(charge.enqueue(1), "5 pages", charge), "Output of 'messages.charge': not an int: "),
     (lambda: charge.enqueue(1, delay=timedelta(hours=-1)), NO_DELAY),
     (lambda: registered(RunningJob[Job]), "Job cannot be stored as JSON: pass its primary key, or a dataclass."),
     (lambda: registered(RunningJob[Plain]), "Plain cannot be stored as JSON: pass its primary key, or a dataclass."),
@@ -75,7 +87,7 @@ MESSAGES = [
     (lambda: registered(int | None), f"ship' is annotated with int | None, {OF_INPUT}[int | None]"),
     (lambda: registered(list[int], batch_limit=5), "but takes a Batch: annotate it with Batch[list]"),
     (lambda: registered(RunningJob[int], batch_limit=5), "ship' takes a Batch[…] of jobs, not a RunningJob."),
-    (in_async_code(charge.enqueue), "Not an int"),
+    (in_async_code(charge.enqueue), "not an int"),
     (in_async_code(lambda: charge.enqueue(1)), IN_ASYNC_CODE),
     (in_async_code(lambda: chains.enqueue_many([charge.item(1)])), IN_ASYNC_CODE),
     (worker("--queue", ""), "argument --queue: '' is not a name: pass 1 to 100 printable characters"),
@@ -112,7 +124,10 @@ def test_other_annotations_of_the_parameter_are_accepted(annotation):
         ({"DATABASES": {"archive": {"NOTIFIER": "redis"}}}, "JOBCHAINS['DATABASES']['archive']['NOTIFIER']"),
     ],
 )
-def test_a_notifier_that_is_not_a_dict_is_reported_by_a_check(settings, setting, name):
+def test_a_notifier_that_is_not_a_dict_is_reported_by_a_check(settings, registry, processors, setting, name):
+    charge.input_codec.encode(5, InvalidInput)
+    processors.schedule("nightly", charge, every="1d", input=5)
+    registry.add(processors)
     settings.JOBCHAINS = setting
     [problem] = run_checks(tags=["jobchains"])
     assert problem.id == "jobchains.E001"

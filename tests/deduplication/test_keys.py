@@ -78,7 +78,7 @@ ERRORS = [
     ({"key": "k" * 100, "tenant": "t" * 100}, "are too long: together they have at most 199 characters"),
     *(({"scope": scope}, "scope=.* is not one of 'incomplete', 'any', 'incomplete_or_recent'") for scope in ("", None)),
     ({"scope": "incomplete_or_recent"}, "needs a window: pass for example window="),
-    *(({"window": window}, r"window=.* is not a length of time") for window in (timedelta(0), timedelta.max, -5)),
+    *(({"window": window}, r"window=.* is not a duration") for window in (timedelta(0), timedelta.max, -5)),
 ]
 
 

@@ -34,7 +34,7 @@ def test_chain_is_enqueued_by_name_or_type(job_type):
 
 
 def test_input_is_validated_if_the_type_is_given_by_name():
-    with pytest.raises(InvalidInput, match="Not an int"):
+    with pytest.raises(InvalidInput, match="not an int"):
         chains.enqueue("typed", "x")
 
 

@@ -98,15 +98,15 @@ def test_a_completion_without_a_worker_takes_it():
 @pytest.mark.parametrize(
     ("expires", "error", "text"),
     [
-        (timedelta(0), ValueError, "expires=datetime.timedelta(0) is not a length of time"),
-        (-MINUTE, ValueError, "is not a length of time"),
-        (timedelta(days=400_000), ValueError, "is not a length of time below a thousand years"),
+        (timedelta(0), ValueError, "expires=datetime.timedelta(0) is not a duration"),
+        (-MINUTE, ValueError, "is not a duration"),
+        (timedelta(days=400_000), ValueError, "is longer than a thousand years."),
         (datetime(2091, 1, 1), ValueError, "has no time zone"),  # noqa: DTZ001
         (LATEST.replace(tzinfo=timezone(-timedelta(hours=1))), ValueError, "after the year 9999"),
-        (True, TypeError, "expires=True is not a length of time or a time: pass seconds, a timedelta, a text such as"),
-        (-5, ValueError, "expires=-5 is not a length of time"),
-        ("5 minutes", TypeError, "is not a length of time or a time"),
-        (True, TypeError, "is not a length of time or a time"),
+        (True, TypeError, "expires=True is not a duration or a time: pass seconds, a timedelta, a text such as"),
+        (-5, ValueError, "expires=-5 is not a duration"),
+        ("5 minutes", TypeError, "is not a duration or a time"),
+        (True, TypeError, "is not a duration or a time"),
     ],
     ids=str,
 )

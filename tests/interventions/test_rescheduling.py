@@ -84,7 +84,7 @@ def test_a_delay_is_counted_from_now_and_a_time_in_the_past_becomes_now(store, w
         ({}, TypeError, "takes run_at or delay"),
         ({"run_at": FUTURE, "delay": 1}, TypeError, "not both"),
         ({"run_at": FUTURE.date()}, TypeError, "run_at"),
-        ({"delay": float("nan")}, ValueError, "not a length of time"),
+        ({"delay": float("nan")}, ValueError, "not a duration"),
         ({"delay": -60}, ValueError, "pass 0 or more seconds"),
     ],
 )

@@ -8,7 +8,6 @@ import pytest
 
 from django_jobchains.exceptions import InvalidInput
 from django_jobchains.payloads.types import Codec
-from django_jobchains.processors import JobType
 from django_jobchains.text.errors import describe, traceback_of
 from django_jobchains.text.validation_errors import MAX_LISTED_PROBLEMS, MAX_PROBLEMS
 
@@ -29,6 +28,10 @@ def refused(call, *arguments):
     with pytest.raises((InvalidInput, pydantic.ValidationError)) as caught:
         call(*arguments)
     return caught.value
+
+
+def encoding(annotation=Any):
+    return lambda value: Codec(annotation).encode(value, InvalidInput)
 
 
 def rejected(annotation, value):
@@ -52,9 +55,7 @@ def calls_of(call, *arguments):
     return count
 
 
-@pytest.mark.parametrize(
-    "fails", [JobType("x", input=list[int]).item, lambda value: Codec(list[int]).validate(value, InvalidInput)]
-)
+@pytest.mark.parametrize("fails", [encoding(list[int]), lambda value: Codec(list[int]).validate(value, InvalidInput)])
 def test_the_first_problems_are_reported_and_the_others_are_counted(fails):
     error = refused(fails, ["x"] * 30_000)
     assert len(error.problems) == MAX_PROBLEMS + 1
@@ -91,19 +92,19 @@ def test_a_list_of_problems_that_is_too_long_is_not_created():
         assert "Field required" not in text
     problems = f"{5 * count:,} problems"
     assert describe(error) == f"ValidationError: {5 * count:,} validation errors for list[Wide]: {problems}"
-    assert str(refused(JobType("x", input=list[Wide]).item, [{}] * count)) == f"Not a list: {problems}."
+    assert str(refused(encoding(list[Wide]), [{}] * count)) == f"Not a list: {problems}."
 
 
 def test_long_keys_and_deep_locations_are_shortened():
     tree, value = dict[str, int], {"k" * 500_000: "x"}
     for _ in range(30):
         tree, value = dict[str, tree], {"deep": value}
-    error = refused(JobType("x", input=tree).item, value)
+    error = refused(encoding(tree), value)
     [(path, text)] = error.problems
     assert path == (*["deep"] * 10, "…", *["deep"] * 9, "…")
     assert "valid integer" in text
     assert len(str(error)) < MAX_TEXT
-    error = refused(JobType("x").item, {"a": {"k" * 500_000: {"b": "\0"}}})
+    error = refused(encoding(), {"a": {"k" * 500_000: {"b": "\0"}}})
     assert (error.path, str(error)) == ("$.a.….b", "At $.a.….b: a NUL character cannot be stored.")
 
 

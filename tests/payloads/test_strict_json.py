@@ -53,7 +53,7 @@ def error_of(value):
 def test_a_value_that_is_not_json_is_refused_with_its_path_and_not_quoted(value, path, reason):
     error = error_of(value)
     assert error.path == path
-    assert str(error).startswith(f"At {path}: {reason}")
+    assert str(error).startswith(f"Input of 'anything': at {path}: {reason}")
     assert len(str(error)) < 300
 
 

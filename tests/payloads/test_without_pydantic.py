@@ -80,7 +80,7 @@ def test_handlers_and_readers_get_the_value_of_a_payload_type(processors, work):
 
 def test_a_message_of_a_payload_type_is_omitted_if_it_quotes_the_value():
     job_type = JobType("pay", input=MoneyType(), output=MoneyType())
-    with pytest.raises(InvalidInput, match=r"^Not a MoneyType: ValueError in load, line \d+ of .*omitted") as caught:
+    with pytest.raises(InvalidInput, match=r": not a MoneyType: ValueError in load, line \d+ of .*omitted") as caught:
         job_type.item([SECRET, "EUR"])
     assert SECRET not in traceback_of(caught.value)
     with pytest.raises(InvalidOutput, match=r"AttributeError in dump.*has no attribute"):
@@ -127,5 +127,5 @@ def test_json_annotations_need_no_pydantic():
         return 1
 
     plain.item({"a": 1})
-    with pytest.raises(InvalidInput, match=r"At \$\.a: set is not JSON"):
+    with pytest.raises(InvalidInput, match=r"at \$\.a: set is not JSON"):
         plain.item({"a": {1}})

@@ -165,7 +165,11 @@ def two_parameters(job: RunningJob[Any], other: int) -> None: ...
 def a_keyword(*, job: RunningJob[Any]) -> None: ...
 
 
-async def pages(job: RunningJob[Any]) -> Any:
+def pages(job: RunningJob[Any]) -> Any:
+    yield 1
+
+
+async def async_pages(job: RunningJob[Any]) -> Any:
     yield 1
 
 
@@ -174,7 +178,8 @@ async def pages(job: RunningJob[Any]) -> Any:
     [
         (ghost, r"The annotations of 'ghost' cannot be read.*pass input= and output="),
         (opaque, "Opaque cannot be stored as JSON"),
-        (pages, "'.*pages' is an async generator"),
+        (pages, "'pages' is a generator: remove 'yield' from it"),
+        (async_pages, "'async_pages' is a generator: remove 'yield' from it"),
         (no_parameter, "must take one argument"),
         (two_parameters, "must take one argument"),
         (a_keyword, "must take one argument"),
@@ -210,10 +215,10 @@ WRONG_POLICIES = [
     ({"backoff": Backoff}, r"backoff=<class .* is not a Backoff"),
     ({"backoff": lambda failures: 3}, r"backoff=<function .* must take two arguments, the number of failures and"),
     ({"backoff": retry_later}, r"backoff=<function .* pass a plain function that takes two arguments"),
-    ({"lease": 0}, "lease=0 is not a length of time"),
-    ({"lease": Backoff()}, r"lease=Backoff\(.* is not a length of time"),
+    ({"lease": 0}, "lease=0 is not a duration"),
+    ({"lease": Backoff()}, r"lease=Backoff\(.* is not a duration"),
     ({"max_attempts": 0}, "max_attempts=0 is not a whole number from 1 to 2147483647, or math.inf for no limit"),
-    ({"timeout": "5x"}, "timeout='5x' is not a length of time .*, or math.inf for no limit"),
+    ({"timeout": "5x"}, "timeout='5x' is not a duration: .*, or math.inf for no limit"),
     ({"retention": timedelta(days=30)}, r"retention=.* is not a Retention: pass Retention\(completed="),
     ({"queue": ""}, "queue='' is not a name: pass 1 to 100 printable characters"),
 ]
@@ -271,7 +276,10 @@ def test_register_without_parentheses_and_unknown_arguments_are_errors(processor
     """Otherwise the function would not become a job type, without any message."""
     with pytest.raises(RegistryError, match=r"@processors\.register\('app\.name'\)"):
         processors.register(now)
-    with pytest.raises(TypeError, match=r"^register\(\) does not take the argument max_attempt\. It takes input, "):
+    with pytest.raises(
+        TypeError,
+        match=r"^register\(\) .* argument max_attempt\. Did you mean 'max_attempts'\?",
+    ):
         processors.register("misspelt", max_attempt=3)
 
 

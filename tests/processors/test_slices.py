@@ -48,7 +48,10 @@ def test_slices_accept_every_option_of_processors():
     assert ProcessorOptions.__annotations__.keys() == (
         RegisterOptions.__annotations__.keys() - DeclarationOptions.__annotations__.keys()
     )
-    with pytest.raises(TypeError, match=r"^Processors\(\) does not take the argument max_attempt\. It takes mode, "):
+    with pytest.raises(
+        TypeError,
+        match=r"^Processors\(\) .* argument max_attempt\. Did you mean 'max_attempts'\?",
+    ):
         Processors(max_attempt=3)
 
 

@@ -238,7 +238,7 @@ class TestRetentionRules:
     def test_retention_must_be_positive(self, settings):
         invalid = [0, float("inf"), "30"]
         for value in invalid:
-            with pytest.raises((TypeError, ValueError), match=r"completed=.* is not a length of time"):
+            with pytest.raises((TypeError, ValueError), match=r"completed=.* is not a duration"):
                 Retention(completed=value)
             settings.JOBCHAINS = {"RETENTION_FAILED_SECONDS": value}
             with pytest.raises(ImproperlyConfigured, match="RETENTION_FAILED_SECONDS"):

@@ -34,8 +34,8 @@ def typed(processors):
 WRONG = [
     ({}, "pass either cron= or every="),
     ({"cron": "0 3 * * *", "every": 5}, "pass either cron= or every="),
-    ({"cron": "0 3 * *"}, "cron='0 3 \\* \\*' has 4 fields, not 5: minute, hour"),
-    ({"cron": "0 0 3 * * *"}, "has 6 fields, not 5"),
+    ({"cron": "0 3 * *"}, "cron='0 3 \\* \\*' does not have 5 fields: minute, hour"),
+    ({"cron": "0 0 3 * * *"}, "does not have 5 fields"),
     ({"cron": "61 3 * * *"}, "cron='61 3 \\* \\* \\*' is not a valid expression: Bad minute"),
     ({"cron": "0 3 * * MUN"}, "is not a valid expression: Bad day-of-week"),
     ({"cron": "0 0 31 2 *"}, "cron='0 0 31 2 \\*' never matches"),
@@ -43,7 +43,7 @@ WRONG = [
     ({"cron": ""}, "cron='' is not a cron expression"),
     ({"cron": 5}, "cron=5 is not a cron expression"),
     ({"cron": "* " * 200}, "is not a cron expression of up to 200 characters"),
-    ({"every": 0}, "every=0 is not a length of time.*1 or more seconds"),
+    ({"every": 0}, "every=0 is not a duration.*1 or more seconds"),
     ({"every": -5}, "every=-5 is not"),
     ({"every": timedelta(milliseconds=500)}, "every=.* is not"),
     ({"every": "5 x"}, "every='5 x' is not"),
@@ -53,7 +53,7 @@ WRONG = [
     ({"every": 5, "overlap": "never"}, "overlap='never' is not one of 'allow', 'skip', 'queue'"),
     ({"every": 5, "on_missed": True}, "on_missed=True is not one of 'run_once', 'skip', 'run_all'"),
     ({"every": 5, "max_catch_up": 0}, "max_catch_up=0 is not a whole number from 1"),
-    ({"every": 5, "jitter": -1}, "jitter=-1 is not a length of time"),
+    ({"every": 5, "jitter": -1}, "jitter=-1 is not a duration"),
     ({"every": 5, "queue": ""}, "queue='' is not a name"),
     ({"every": 5, "priority": 40_000}, "priority=40000 is not"),
     ({"every": 5, "input": {1, 2}}, "set"),
@@ -97,7 +97,7 @@ def test_wrong_types_and_names_are_errors(processors, report, typed):
     expected = ["no app declares the job type 'schedules.unknown'", "entry=False", "requires blockers", "is not a name",
                 "given as a JobType or by its name", "kind", "kind", "declared twice", "declared twice"]  # fmt: skip
     assert [text in message for message, text in zip(messages, expected, strict=True)] == [True] * len(expected)
-    with pytest.raises(TypeError, match=r"schedule\(\) does not take the argument crn\. It takes cron, every"):
+    with pytest.raises(TypeError, match=r"schedule\(\) does not take the argument crn\. Did you mean 'cron'\?"):
         processors.schedule("nightly", report, crn="0 3 * * *")
 
 

@@ -7,7 +7,7 @@ import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connection
 
-from django_jobchains.testing import arun_due_jobs
+from django_jobchains.testing import aassert_enqueued, afire_schedules, arun_due_jobs
 from tests.support.scenario import effects, write
 
 
@@ -54,6 +54,8 @@ def test_run_due_jobs_can_be_called_from_an_async_test(processors):
 
     async def enqueue_and_run():
         chain = await handler.aenqueue()
+        assert [job.id for job in await aassert_enqueued(handler)] == [chain.id]
+        assert await afire_schedules() == []
         [outcome] = await arun_due_jobs(raise_errors=True)
         assert outcome.job.status == "completed"
         return await chain.aresult(timeout=0)

@@ -167,9 +167,9 @@ def test_the_clock_is_reset_after_the_block_and_cannot_go_back():
     with clock() as moved:
         moved.advance(100)
         assert get_store().db.ahead_seconds == 100
-        with pytest.raises(ValueError, match="by=-1 is not a length of time"):
+        with pytest.raises(ValueError, match="by=-1 is not a duration"):
             moved.advance(-1)
-        with pytest.raises(TypeError, match="by='5x' is not a length of time"):
+        with pytest.raises(TypeError, match="by='5x' is not a duration"):
             moved.advance("5x")
     assert get_store().db.ahead_seconds == 0
 
@@ -184,7 +184,7 @@ def test_enqueued_jobs_are_found_by_type_and_input(jobchains, double):
 
 def test_a_failed_assertion_lists_the_existing_jobs(jobchains, double):
     double.enqueue(7)
-    message = r"0 jobs of 'kit\.double' with input 8, not 1\. Of the type:\n  pending: 7"
+    message = r"Jobs of 'kit\.double' with input 8: expected 1, found 0\. All jobs of the type:\n  pending: 7"
     with pytest.raises(AssertionError, match=message):
         jobchains.assert_enqueued(double, input=8)
 

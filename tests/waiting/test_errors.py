@@ -98,7 +98,7 @@ def test_closed_event_loop_does_not_affect_other_waiters(queries):
     [
         ("a text", 1, ValueError, r"chain_id='a text' is not an id\. Pass a uuid\.UUID, its string, a Chain or a Job"),
         (7, 1, TypeError, r"chain_id expects a uuid\.UUID, its string, a Chain or a Job, not int"),
-        ("chain", "5x", TypeError, "timeout=.* is not a length of time: pass seconds, a timedelta"),
+        ("chain", "5x", TypeError, "timeout=.* is not a duration: pass seconds, a timedelta"),
         ("chain", float("nan"), ValueError, "timeout=nan"),
     ],
 )

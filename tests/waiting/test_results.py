@@ -81,7 +81,7 @@ def waits(processors, registry):
         approval.enqueue(): "no worker is running",
         approve.enqueue(): r"'waits\.approve' is completed from outside, by a person or .* chains\.complete\(\)",
         charge.enqueue(blockers=[pending]): "it is blocked by other chains",
-        charge.enqueue(queue="paused"): "its queue 'paused' is paused. Resume it",
+        charge.enqueue(queue="paused"): ".* Resume it with manage.py jobchains resume paused",
         charge.enqueue(delay=7230): r"its job 'waits\.charge' is due in 2 h",
         charge.enqueue(delay=7230, queue="paused"): ".* is due in 2 h",
     }

@@ -92,6 +92,6 @@ def test_error_in_the_main_loop_hands_back_the_jobs(wait, make_worker, monkeypat
 @pytest.mark.parametrize("call", [Worker.stop, Worker.run_until_idle])
 def test_invalid_timeout_changes_nothing(start_worker, call):
     worker = start_worker()
-    with pytest.raises(TypeError, match=r"timeout='5x' is not a length of time"):
+    with pytest.raises(TypeError, match=r"timeout='5x' is not a duration"):
         call(worker, timeout="5x")
     assert worker.stop(timeout=timedelta(seconds=5)) == 0

@@ -128,7 +128,7 @@ def test_errors_are_shown_at_their_fields_and_change_nothing(superuser, chain, o
 
 
 @pytest.mark.parametrize(
-    ("outcome", "reason"), [("wrong", "Not a Receipt"), ("nothing", "the form did not complete the job")]
+    ("outcome", "reason"), [("wrong", "not a Receipt"), ("nothing", "the form did not complete the job")]
 )
 def test_a_form_that_does_not_complete_the_job_changes_nothing(superuser, chain, outcome, reason):
     [message] = messages_in(decide(superuser, chain, outcome))
