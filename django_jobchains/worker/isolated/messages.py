@@ -209,7 +209,7 @@ def ended_message(ended: EndedRecord) -> dict[str, Any]:
 
 def ended_of_message(message: Mapping[str, Any], kind: RecordType, key: RecordKey, attempt: int) -> EndedRecord:
     """Return what a child process has sent."""
-    end = message["end"] and _end(key, *message["end"], max_attempts=kind.max_attempts)
+    end = message["end"] and _end(key, kind.max_attempts, *message["end"])
     ended = EndedRecord(kind, key, attempt, end, message["state"], message["seconds"], message["error"])
     ended.abandoned_reason = message["abandoned_reason"]
     if message["traceback"]:
@@ -218,7 +218,7 @@ def ended_of_message(message: Mapping[str, Any], kind: RecordType, key: RecordKe
 
 
 def _end(
-    key: RecordKey, kind: Any, after: str | None, message: str, delay_seconds: float | None, max_attempts: int
+    key: RecordKey, max_attempts: int, kind: Any, after: str | None, message: str, delay_seconds: float | None
 ) -> RecordEnd:
     time = None if after is None else datetime.fromisoformat(after)
     return RecordEnd(*key, kind, time, message, max_attempts, delay_seconds)
