@@ -1,22 +1,25 @@
 """The base classes of the admin classes, the time limit of their queries, and the parameters in their URLs."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
 from django.contrib import admin
+from django.core.exceptions import PermissionDenied
 from django.db import OperationalError
 from django.db.models import Model, QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.template.response import TemplateResponse
+from django.urls import URLPattern, path
 from django.utils.translation import gettext_lazy as _
 
 from django_jobchains.admin.visibility import Visibility, has_own_view_permission, is_whole
 from django_jobchains.conf import current_database
 from django_jobchains.models import Chain, Job
 from django_jobchains.store import get_store
+from django_jobchains.text.humanize import number
 
 #: The time limit of a query of a page.
 QUERY_SECONDS = 5.0
@@ -100,6 +103,41 @@ class ReadOnlyAdmin(PageAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return super().get_queryset(request).using(current_database())
+
+
+class FiguresAdmin(ReadOnlyAdmin):
+    """The base class of the dashboard and of the pages of limits: figures, which a script refreshes."""
+
+    page_template: ClassVar[str] = "admin/django_jobchains/dashboard/page.html"
+
+    class Media:
+        extend = False
+        css = {"all": [f"django_jobchains/{name}.css" for name in ("admin", "dashboard")]}
+
+    def page_path(self, route: str, view: Callable[[HttpRequest], HttpResponseBase], name: str) -> URLPattern:
+        # Names of types, queues and limits are parameters of URLs, because some of them cannot be part of a path.
+        return path(route, self.admin_site.admin_view(view), name=f"django_jobchains_{name}")
+
+    def figures_page(
+        self, request: HttpRequest, read: Callable[[], Any], template: str, context: Mapping[str, Any]
+    ) -> HttpResponse:
+        """Return a page, or only its content for the script that refreshes it. ``read`` returns its ``dashboard``."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        is_part, status, found = FRAGMENT in request.GET, 200, None
+        try:
+            with time_limit(current_database()):
+                found = read()
+        except TimeLimitExceeded:
+            template, status = "admin/django_jobchains/dashboard/slow_database.html", 503 if is_part else 200
+        shown = {
+            "dashboard": found,
+            "content_template": template,
+            "refresh_url": url_with(request, **{FRAGMENT: 1}),
+            "seconds": number(int(QUERY_SECONDS)),
+            **context,
+        }
+        return self.render(request, template if is_part else self.page_template, shown, status)
 
 
 class TimeLimitExceeded(Exception):

@@ -21,9 +21,11 @@ from django_jobchains.db.times import Times
 from django_jobchains.declare.labels import label_of
 from django_jobchains.declare.registry import get_registry
 from django_jobchains.exceptions import InvalidPayload
+from django_jobchains.models import Chain
+from django_jobchains.models.jobs import ShownStatus, shown_status
 from django_jobchains.payloads.codecs import Unreadable, decode_json
 from django_jobchains.payloads.strict_json import decode
-from django_jobchains.text.humanize import ago, exact_time, number
+from django_jobchains.text.humanize import ago, exact_time, number, span
 from django_jobchains.text.redaction import redacted, redacted_text
 
 PERMISSION = "view_payload"
@@ -66,6 +68,13 @@ class Timestamps(Times):
         aware = self.aware(time)
         text = exact_time(timezone.localtime(aware))
         return format_html('<time datetime="{}">{}</time>', aware.astimezone(UTC).isoformat(), text)
+
+    def duration(self, chain: Chain) -> str:
+        """Return how long a chain took, or has taken so far. It is empty while the chain only waits for its time."""
+        if shown_status(chain.current_job, self) == ShownStatus.SCHEDULED:
+            return ""
+        text = span(self.between(chain.created_at, chain.finished_at) or 0.0)
+        return text if chain.finished_at else gettext("%(time)s so far") % {"time": text}
 
 
 @dataclass(frozen=True)

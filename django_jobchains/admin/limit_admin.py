@@ -1,8 +1,7 @@
 """The admin of limits of all workers: the list, and the page of a limit with the jobs that hold its places."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
 
 from django import forms
 from django.contrib import messages
@@ -13,21 +12,14 @@ from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed
 from django.shortcuts import redirect
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, reverse
 from django.utils.http import urlencode
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_jobchains import limits
 from django_jobchains.admin.actions.action import log_change
-from django_jobchains.admin.base import (
-    FRAGMENT,
-    TIME_LIMIT_PAGE,
-    ReadOnlyAdmin,
-    TimeLimitExceeded,
-    time_limit,
-    url_with,
-)
+from django_jobchains.admin.base import FiguresAdmin
 from django_jobchains.admin.dashboard.access import access_of
 from django_jobchains.admin.dashboard.views import RunningRow, Table, first_rows, running_rows
 from django_jobchains.admin.display import PERMISSION
@@ -90,50 +82,28 @@ class LimitForm(forms.Form):
     rate = forms.IntegerField(min_value=0, max_value=MAX_LIMIT, required=False, label=_("Starts"))
 
 
-class LimitAdmin(ReadOnlyAdmin):
+class LimitAdmin(FiguresAdmin):
     """The admin class of limits: declared and effective numbers, and the jobs that hold places.
 
     The site's admin class of jobs decides which jobs are shown.
     """
 
-    class Media:
-        extend = False
-        css = {"all": [f"django_jobchains/{name}.css" for name in ("admin", "dashboard")]}
+    page_template = f"{_FOLDER}page.html"
 
     def get_urls(self) -> list[URLPattern]:
-        def url(route: str, view: Callable[[HttpRequest], HttpResponseBase], name: str) -> URLPattern:
-            return path(route, self.admin_site.admin_view(view), name=f"django_jobchains_{name}")
-
-        # Names are parameters, because some of them cannot be part of a URL.
         return [
-            url("", self.list_view, "limitoverride_changelist"),
-            url("limit/", self.limit_view, "limit"),
-            url("change/", self.change_limit_view, "change_limit"),
+            self.page_path("", self.list_view, "limitoverride_changelist"),
+            self.page_path("limit/", self.limit_view, "limit"),
+            self.page_path("change/", self.change_limit_view, "change_limit"),
         ]
 
     def list_view(self, request: HttpRequest) -> HttpResponse:
-        context = {"title": _("Limits"), "content_template": f"{_FOLDER}list.html"}
-        return self._page(request, self._read, context)
+        return self.figures_page(request, partial(self._read, request), f"{_FOLDER}list.html", {"title": _("Limits")})
 
     def limit_view(self, request: HttpRequest) -> HttpResponse:
         name = request.GET.get("name", "")
-        context = {"title": name, "name": name, "content_template": f"{_FOLDER}detail.html"}
-        return self._page(request, self._read_limit, context)
-
-    def _page(
-        self, request: HttpRequest, read: Callable[[HttpRequest], LimitPage], context: dict[str, Any]
-    ) -> HttpResponse:
-        """Return a page, or only its content for the script that refreshes it."""
-        if not self.has_view_permission(request):
-            raise PermissionDenied
-        try:
-            with time_limit(current_database()):
-                context["dashboard"] = read(request)
-        except TimeLimitExceeded:
-            return self.render(request, *TIME_LIMIT_PAGE, status=503)
-        context["refresh_url"] = url_with(request, **{FRAGMENT: 1})
-        template = context["content_template"] if FRAGMENT in request.GET else f"{_FOLDER}page.html"
-        return self.render(request, template, context)
+        context = {"title": name, "name": name}
+        return self.figures_page(request, partial(self._read_limit, request), f"{_FOLDER}detail.html", context)
 
     def _read(self, request: HttpRequest) -> LimitPage:
         access = access_of(self.admin_site)

@@ -380,8 +380,7 @@ def chains_of(schedule: Schedule, visibility: Visibility, presenter: Presenter) 
             "link": presenter.link(chain),
             "tick": presenter.timestamps.exact(chain.scheduled_for),
             "created": presenter.timestamps.timestamp(chain.created_at),
-            "took": span(presenter.timestamps.between(chain.created_at, chain.finished_at) or 0),
-            "is_open": chain.finished_at is None,
+            "duration": presenter.timestamps.duration(chain),
         }
         for chain in visibility.seen(page.items)[:MAX_CHAINS]
     ]

@@ -140,6 +140,15 @@ class Visibility:
         """
         return Payloads(is_allowed=all(self.may(PERMISSION, row) for row in rows or (None,)))
 
+    def label(self, row: Chain | Job, job: Job, stored: str | None) -> str:
+        """Return the label of a job, or of a chain for the stored input of its first job. ``job``: the current one.
+
+        Whether that input may be shown can depend on the first job, which is not at hand if the chain has continued.
+        """
+        if row.pk == job.pk:
+            return self.payloads(row, job).label(row.type_name, stored)
+        return "" if self.decides_by_row(Job) else self.payloads(row).label(row.type_name, stored)
+
     def _admin(self, model: type[Model]) -> Any:
         if issubclass(model, self._model_admin.model):
             return self._model_admin

@@ -13,9 +13,8 @@ from django_jobchains.text import humanize
 register = template.Library()
 for format_value in (humanize.number, humanize.age, humanize.ago, humanize.span, humanize.memory):
     register.filter(format_value)
-
-
-register.filter(humanize.clock_time, expects_localtime=True)
+for format_time in (humanize.clock_time, humanize.exact_time):
+    register.filter(format_time, expects_localtime=True)
 
 
 @register.filter

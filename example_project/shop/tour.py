@@ -19,7 +19,7 @@ from shop.nightly import report_sales
 @require_safe
 def tour(request: HttpRequest) -> HttpResponse:
     context = {
-        "dashboard": reverse("admin:app_list", args=["django_jobchains"]),
+        "dashboard": reverse("admin:django_jobchains_dashboard_changelist"),
         "chains": reverse("admin:django_jobchains_chain_changelist"),
         "workers": WorkerPresence.objects.exclude(slots=0).order_by("started_at"),
         "can_kill": settings.DEBUG and request.user.is_staff,

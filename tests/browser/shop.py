@@ -75,8 +75,8 @@ class Shop:
             yield self
 
     @contextmanager
-    def worker(self):
-        with self._running("run_jobworker", "--slots", "4") as (process, log):
+    def worker(self, *options):
+        with self._running("run_jobworker", "--slots", "4", *options) as (process, log):
             yield
             assert process.poll() is None, f"The worker exited:\n{log.read_text()}"
 

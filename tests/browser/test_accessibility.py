@@ -4,7 +4,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
-from tests.browser.steps import DASHBOARD, RECORDS, chain_page, job_page, list_of, schedule_page
+from tests.browser.steps import APP, DASHBOARD, RECORDS, chain_page, job_page, list_of, schedule_page
 
 #: The address of each page, by the ids of the rows that ``scripts.scene`` has created.
 PAGES = {
@@ -22,6 +22,8 @@ PAGES = {
     "retry": lambda ids: chain_page(ids["failed"], "retry"),
     "reschedule": lambda ids: chain_page(ids["scheduled"], "reschedule"),
     "delete": lambda ids: chain_page(ids["order"], "delete"),
+    "limits": lambda ids: f"{APP}limitoverride/",
+    "limit": lambda ids: f"{APP}limitoverride/limit/?name=payment+gateway",
     "records": lambda ids: RECORDS,
     "record": lambda ids: f"{RECORDS}{ids['record']}/change/",
     "requeue a record": lambda ids: f"{RECORDS}{ids['record']}/record-requeue/",

@@ -4,8 +4,8 @@ A GET request changes nothing. Permissions are checked when an action is offered
 row, when it is carried out.
 """
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from logging import getLogger
 from typing import Any, ClassVar
@@ -56,6 +56,7 @@ class ActionRow:
     #: The reason why it will be skipped, or empty.
     refusal: Any
     id: Any = None
+    label: str = ""
 
 
 class ConfirmedActions(PageAdmin):
@@ -86,6 +87,10 @@ class ConfirmedActions(PageAdmin):
     def action_row(self, target: Any, refusal: Any) -> ActionRow:
         """Return how the confirmation page shows a target, with the reason why it will be skipped, or empty."""
         raise NotImplementedError
+
+    def action_labels(self, request: HttpRequest, targets: Sequence[Any]) -> Mapping[Any, str]:
+        """Return texts that tell the targets apart, by their keys."""
+        return {}
 
     def action_database(self, request: HttpRequest) -> str:
         """Return the database that the actions change."""
@@ -234,7 +239,13 @@ class ConfirmedActions(PageAdmin):
     ) -> TemplateResponse:
         """Return the confirmation page, with the invalid ``form`` if it was sent. ``keys`` are set for several rows."""
         next_ = self._next(request) if next_ is None else next_
-        rows = [self.action_row(target, self.action_refusal(request, action, target)) for target in targets]
+        labels = self.action_labels(request, targets[:MAX_LISTED_ROWS])
+        rows = [
+            replace(
+                self.action_row(target, self.action_refusal(request, action, target)), label=labels.get(target.pk, "")
+            )
+            for target in targets
+        ]
         possible = [target for target, row in zip(targets, rows, strict=True) if not row.refusal]
         form = form or (action.make_form(self, request, possible, None) if possible else ActionForm())
         context = {

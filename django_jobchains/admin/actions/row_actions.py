@@ -34,6 +34,7 @@ from django_jobchains.db.times import Times
 from django_jobchains.declare.job_types import JobType
 from django_jobchains.exceptions import JobchainsError
 from django_jobchains.models.jobs import shown_status
+from django_jobchains.monitoring.facts import label_inputs
 from django_jobchains.text.humanize import some_of
 
 #: In the order of their buttons: what people usually want of a row in its state comes first.
@@ -85,6 +86,16 @@ class ActionAdmin(ConfirmedActions, ReadOnlyAdmin):
     def action_row(self, target: JobTarget, refusal: Any) -> ActionRow:
         status, url = shown_status(target.job, Times(current_database())), self.page_url("change", target.pk)
         return ActionRow(target.row.type_name, url, status.value, status.label, refusal, id=target.pk)
+
+    def action_labels(self, request: HttpRequest, targets: Sequence[JobTarget]) -> dict[UUID, str]:
+        visibility = self.visibility(request)
+        inputs = label_inputs([target.row for target in targets], current_database())
+        hidden = visibility.hidden_jobs(inputs.keys())
+        return {
+            target.pk: visibility.label(target.row, target.job, inputs.get(target.pk))
+            for target in targets
+            if target.pk not in hidden
+        }
 
     def action_database(self, request: HttpRequest) -> str:
         return current_database()

@@ -18,21 +18,14 @@ from django.db import transaction
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed
 from django.shortcuts import redirect
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, reverse
 from django.utils.text import format_lazy
 from django.utils.translation import gettext, ngettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
 from django_jobchains import queues
 from django_jobchains.admin.actions.action import log_change
-from django_jobchains.admin.base import (
-    FRAGMENT,
-    QUERY_SECONDS,
-    ReadOnlyAdmin,
-    TimeLimitExceeded,
-    time_limit,
-    url_with,
-)
+from django_jobchains.admin.base import FiguresAdmin, url_with
 from django_jobchains.admin.dashboard import charts
 from django_jobchains.admin.dashboard.access import DashboardAccess, access_of, page_url
 from django_jobchains.admin.dashboard.visible_figures import Failures, failing_types, visible_failures, visible_overview
@@ -354,32 +347,23 @@ class _Figures:
         return {"durations": found, "is_sample": is_sample, "is_of_week": hours == WEEK_HOURS}
 
 
-class DashboardPages(ReadOnlyAdmin):
+class DashboardPages(FiguresAdmin):
     """The dashboard, and the pages of types and queues. The site's admin class of jobs decides what users see."""
-
-    class Media:
-        extend = False
-        css = {"all": [f"django_jobchains/{name}.css" for name in ("admin", "dashboard")]}
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         access = access_of(self.admin_site)
         return access is not None and access.has_dashboard_permission(request)
 
     def get_urls(self) -> list[URLPattern]:
-        def url(route: str, view: Callable[[HttpRequest], HttpResponseBase], name: str) -> URLPattern:
-            return path(route, self.admin_site.admin_view(view), name=f"django_jobchains_{name}")
-
-        # Names of types and queues are parameters, because some of them cannot be part of a URL.
         return [
-            url("", self.dashboard_view, "dashboard_changelist"),
-            url("type/", self.type_view, "dashboard_type"),
-            url("queue/", self.queue_view, "dashboard_queue"),
-            url("change-queue/", self.change_queue_view, "change_queue"),
+            self.page_path("", self.dashboard_view, "dashboard_changelist"),
+            self.page_path("type/", self.type_view, "dashboard_type"),
+            self.page_path("queue/", self.queue_view, "dashboard_queue"),
+            self.page_path("change-queue/", self.change_queue_view, "change_queue"),
         ]
 
     def dashboard_view(self, request: HttpRequest) -> HttpResponse:
-        context = {"title": _("Dashboard"), "content_template": f"{_FOLDER}dashboard.html"}
-        return self._page(request, self.read, "hour", context)
+        return self._page(request, self.read, "hour", f"{_FOLDER}dashboard.html", {"title": _("Dashboard")})
 
     def type_view(self, request: HttpRequest) -> HttpResponse:
         """Show a type. A type that has no visible jobs looks like one that does not exist."""
@@ -392,40 +376,23 @@ class DashboardPages(ReadOnlyAdmin):
         name = request.GET.get("name", "")
         if not name or "\0" in name:
             raise Http404
-        context = {"title": name, "name": name, "content_template": f"{_FOLDER}subject.html"}
-        return self._page(request, read, "day", context)
+        return self._page(request, read, "day", f"{_FOLDER}subject.html", {"title": name, "name": name})
 
     def _page(
         self,
         request: HttpRequest,
         read: Callable[[HttpRequest, str], DashboardFacts | SubjectFacts],
         first_range: str,
+        template: str,
         context: dict[str, Any],
     ) -> HttpResponse:
-        """Return a page, or only its content for the script that refreshes it.
-
-        ``first_range``: the shortest range of time, which is the default.
-        """
-        if not self.has_view_permission(request):
-            raise PermissionDenied
+        """Return a page with a choice of the time range. ``first_range``: the shortest one, which is the default."""
         texts = {"hour": gettext("1 hour"), "day": gettext("24 hours"), "week": gettext("7 days")}
         names = list(texts)[list(texts).index(first_range) :]
         chosen = request.GET.get("range", "")
         chosen = chosen if chosen in names else first_range
         ranges = [(texts[name], url_with(request, range=name), name == chosen) for name in names]
-        context |= {"ranges": ranges, "refresh_url": url_with(request, **{FRAGMENT: 1})}
-        status = 200
-        try:
-            with time_limit(current_database()):
-                context["dashboard"] = read(request, chosen)
-        except TimeLimitExceeded:
-            context |= {
-                "seconds": number(int(QUERY_SECONDS)),
-                "content_template": f"{_FOLDER}dashboard/slow_database.html",
-            }
-            status = 503 if FRAGMENT in request.GET else 200
-        template = context["content_template"] if FRAGMENT in request.GET else f"{_FOLDER}dashboard/page.html"
-        return self.render(request, template, context, status)
+        return self.figures_page(request, partial(read, request, chosen), template, {"ranges": ranges, **context})
 
     def _figures(self, request: HttpRequest) -> _Figures:
         using, visibility = current_database(), self.visibility(request)

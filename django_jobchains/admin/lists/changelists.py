@@ -36,11 +36,11 @@ from django_jobchains.declare.labels import MAX_INPUT_LENGTH
 from django_jobchains.declare.registry import get_registry
 from django_jobchains.exceptions import InvalidCursor
 from django_jobchains.models import Chain, Job
-from django_jobchains.models.jobs import LAST, ShownStatus, shown_status
+from django_jobchains.models.jobs import LAST, shown_status
 from django_jobchains.models.payload_fields import short_text, text_start
 from django_jobchains.statuses import OPEN, Status
 from django_jobchains.store import get_store
-from django_jobchains.text.humanize import age, number, span
+from django_jobchains.text.humanize import age, number
 
 AFTER_VAR = "after"
 #: The number of types and of queues that are read from the database for the filters.
@@ -114,12 +114,8 @@ class ChainColumns(Columns):
         return named(self._link("type", chain.type_name), label and self._link("chain", chain.pk, label), step)
 
     def _label(self, chain: Chain) -> str:
-        """Return the label of the first job. Whether its input may be shown can depend on that job, or its row."""
-        is_other = chain.current_job_id != chain.pk
-        if getattr(chain, "is_first_job_hidden", False) or (is_other and self._visibility.decides_by_row(Job)):
-            return ""
-        rows = (chain,) if is_other else (chain, chain.current_job)
-        return self._visibility.payloads(*rows).label(chain.type_name, chain.input_text)  # type: ignore[attr-defined]
+        is_hidden = getattr(chain, "is_first_job_hidden", False)
+        return "" if is_hidden else self._visibility.label(chain, chain.current_job, chain.input_text)  # type: ignore[attr-defined]
 
     @admin.display(description=_("queue"))
     def queue(self, chain: Chain) -> SafeString | str:
@@ -131,12 +127,7 @@ class ChainColumns(Columns):
 
     @admin.display(description=_("duration"))
     def duration(self, chain: Chain) -> str:
-        """Return how long the chain took so far, unless it only waits for its time."""
-        if shown_status(chain.current_job, self._timestamps) == ShownStatus.SCHEDULED:
-            return ""
-        seconds = self._timestamps.between(chain.created_at, chain.finished_at)
-        text = span(seconds or 0.0)
-        return text if chain.finished_at else gettext("%(time)s so far") % {"time": text}
+        return self._timestamps.duration(chain)
 
     @admin.display(description=_("attempts"))
     def attempts(self, chain: Chain) -> str:

@@ -20,6 +20,8 @@ class TourTests(TestCase):
         page = self.client.get(reverse("shop:tour")).content.decode()
         links = {part.partition('"')[0].partition("#")[0] for part in page.split('<a href="')[1:]}
         assert len(links) > 15
+        names = ("dashboard_changelist", "chain_changelist", "schedule_changelist", "limitoverride_changelist")
+        assert {reverse(f"admin:django_jobchains_{name}") for name in names} - links == set()
         for link in links:
             assert self.client.get(link).status_code == 200, link
 

@@ -6,7 +6,7 @@ from django_jobchains import chains
 from django_jobchains.admin import ChainAdmin, JobAdmin
 from django_jobchains.models import Job
 from django_jobchains.processors import JobType, get_registry
-from tests.admin.browsing import open_list
+from tests.admin.browsing import Page, choose_action, open_list
 from tests.support.chain_shapes import ship
 
 pytestmark = pytest.mark.django_db
@@ -44,10 +44,20 @@ def test_labels_require_the_permission_to_view_payloads(staff, model, order):
     assert labels(staff(), model) == [[], []]
 
 
+@pytest.mark.parametrize("verb", ["retry", "cancel"])
+def test_the_page_that_asks_for_confirmation_has_them(staff, model, order, verb):
+    """Also that of an action which none of the rows allows."""
+    clerk, blind = staff("retry_job", "cancel_job", "view_payload"), staff("retry_job", "cancel_job")
+    ids = open_list(clerk, model).ids
+    for client, shown in ((clerk, ["Order 8", "Order 7"]), (blind, [])):
+        page = Page(choose_action(client, verb, ids, model))
+        assert [label.text for label in page.root.all("span", "jobchains-label")] == shown
+
+
 @pytest.mark.parametrize("decides", ["may", "has_view_permission"])
-def test_labels_of_single_rows_can_be_hidden(viewer, order, monkeypatch, decides):
+def test_labels_of_single_rows_can_be_hidden(staff, order, monkeypatch, decides):
     """If the first job of a chain is hidden, or its input."""
-    [hidden, shown] = Job.objects.order_by("id")
+    viewer, [hidden, shown] = staff("view_payload", "cancel_job"), Job.objects.order_by("id")
     for id_ in (hidden.id, shown.id):
         with chains.current_job(id_) as current:
             current.continue_with(ship, 1)
@@ -59,6 +69,9 @@ def test_labels_of_single_rows_can_be_hidden(viewer, order, monkeypatch, decides
     monkeypatch.setattr(JobAdmin, decides, rule)
     seen = {note for row in open_list(viewer, "chain").rows for note in row["notes"]}
     assert "Order 7" not in seen
+    confirmation = Page(choose_action(viewer, "cancel", [hidden.id, shown.id]))
+    of_confirmation = {label.text for label in confirmation.root.all("span", "jobchains-label")}
+    assert of_confirmation == {note for note in seen if note.startswith("Order")}
     assert ("Order 8" in seen) == (decides == "has_view_permission")
     assert "Order 7" not in open_list(viewer, "job").text
 

@@ -241,7 +241,8 @@ def test_blockers_and_dependents_are_shown_in_a_graph_and_in_lists(open_page):
     assert page.count("<svg viewBox") == 1
     for jobs, links in ((stock, 2), (money, 2), (later, 2), (coins, 1)):
         assert page.count(f'href="{url("change", jobs[0])}"') == links
-    assert "Waiting for blockers: 0 of 2 have ended" in page
+    assert '<progress max="2" value="0"' in page.split("<dl")[0]
+    assert page.count("Waiting for blockers: 0 of 2 have ended") == 1
     assert f'href="{url("change", later[-1], "job")}"' in page
 
 

@@ -147,6 +147,16 @@ def test_the_last_chains_are_listed_with_their_ticks(viewer, report, time):
     assert len(open_list(viewer, "chain").ids) == 3
 
 
+def test_a_chain_that_waits_for_its_time_has_no_duration(viewer, report, time):
+    time.set("2026-06-01 10:00:00")
+    schedules.create("mine", report, every=60, input=Report("day"))
+    chain = schedules.run_now("mine")
+    for run_at, status, is_shown in ((None, "pending", True), ("2999-01-01T00:00Z", "scheduled", False)):
+        Job.objects.filter(pk=chain.id).update(run_at=run_at or chain.created_at)
+        row = cells(open_schedule(viewer, "mine"))[-1]
+        assert (row[0], "so far" in row[3]) == (status, is_shown)
+
+
 def test_the_pages_of_a_chain_and_its_job_name_the_schedule_and_the_tick(staff, viewer, report, time):
     time.set("2026-06-01 10:00:00")
     schedules.create("mine/a b", report, every=60, input=Report("day"))
