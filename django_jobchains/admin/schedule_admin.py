@@ -356,7 +356,7 @@ class ScheduleDetailAdmin(ScheduleActionAdmin, DetailAdmin):
 
 def presenter_of(model_admin: Any, request: HttpRequest) -> Presenter:
     visibility = model_admin.visibility(request)
-    return Presenter(visibility.payloads, Timestamps(current_database()), model_admin.admin_site.name)
+    return Presenter(visibility, visibility.payloads, current_database(), model_admin.admin_site.name)
 
 
 def next_ticks(name: str, times: Timestamps) -> tuple[list[tuple[Any, str, str]], str]:

@@ -16,7 +16,9 @@ from django.http import HttpRequest
 from django_jobchains.admin.display import PERMISSION, Payloads
 from django_jobchains.chains.tree import with_ids
 from django_jobchains.conf import current_database
+from django_jobchains.declare.labels import MAX_INPUT_LENGTH
 from django_jobchains.models import Chain, Job
+from django_jobchains.models.payload_fields import short_text
 
 RowT = TypeVar("RowT", bound=Model)
 
@@ -149,6 +151,10 @@ class Visibility:
             return self.payloads(row, job).label(row.type_name, stored)
         return "" if self.decides_by_row(Job) else self.payloads(row).label(row.type_name, stored)
 
+    def chain_label(self, chain: Chain) -> str:
+        """Return the label of one of ``with_current_jobs``. It is empty if jobs may be hidden, as its first one."""
+        return self.label(chain, chain.current_job, chain.input_text) if self.sees_all(Job) else ""  # type: ignore[attr-defined]
+
     def _admin(self, model: type[Model]) -> Any:
         if issubclass(model, self._model_admin.model):
             return self._model_admin
@@ -157,9 +163,10 @@ class Visibility:
 
 
 def with_current_jobs(queryset: QuerySet[Chain]) -> QuerySet[Chain]:
-    """Return the chains with their current jobs, without large columns."""
+    """Return the chains with their current jobs and, for their labels, short inputs; without large columns."""
     jobs = (f"current_job__{name}" for name in (*LARGE, "context"))
-    return queryset.select_related("current_job").defer(*LARGE, *jobs)
+    chains = queryset.select_related("current_job").defer(*LARGE, *jobs)
+    return chains.annotate(input_text=short_text("input", MAX_INPUT_LENGTH))
 
 
 def has_own_view_permission(admin: Any) -> bool:

@@ -26,6 +26,8 @@ GAP_Y = 12
 MARGIN = 4
 MAX_BOXES_PER_COLUMN = 8
 MAX_TITLE_LENGTH = 24
+#: The length of a status and a label, which share a line.
+MAX_LABEL_LENGTH = 26
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class Box:
     x: int
     y: int
     title: str
+    label: str
     is_self: bool
     height: int
     #: The steps with a row: for each, its id, its text and the middle ``y`` of the row.
@@ -174,7 +177,9 @@ def layout(
                 for place, step in enumerate(steps.get(link.id, ()))
             ]
             box_height = HEIGHT + ROW_HEIGHT * len(rows)
-            boxes.setdefault(link.id, Box(link, x, y, _shortened(link.type_name), link.id == own_id, box_height, rows))
+            label = _beginning(link.label, MAX_LABEL_LENGTH - len(link.status.label))
+            box = Box(link, x, y, _shortened(link.type_name), label, link.id == own_id, box_height, rows)
+            boxes.setdefault(link.id, box)
             y += box_height + GAP_Y
         if column.has_more:
             counted = gettext("and %(count)s more") % {"count": number(column.omitted)}
@@ -201,6 +206,10 @@ def _truncated(column: GraphColumn) -> GraphColumn:
 def _shortened(name: str) -> str:
     """The end of a long name is more specific than its beginning."""
     return name if len(name) <= MAX_TITLE_LENGTH else f"…{name[1 - MAX_TITLE_LENGTH :]}"
+
+
+def _beginning(label: str, limit: int) -> str:
+    return label if len(label) <= limit else f"{label[: limit - 1]}…"
 
 
 def _height(column: GraphColumn, steps: Mapping[str, Sequence[GraphStep]]) -> int:

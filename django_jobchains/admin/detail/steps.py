@@ -10,6 +10,7 @@ from django.urls import reverse
 from django.utils.translation import gettext, ngettext
 
 from django_jobchains.admin.display import Payloads, PayloadView, Timestamps
+from django_jobchains.admin.visibility import Visibility
 from django_jobchains.chains.tree import Step
 from django_jobchains.models import Chain, FailedAttempt, Job, JobProgress, LogLine
 from django_jobchains.models.jobs import ShownStatus, shown_status
@@ -23,6 +24,7 @@ class ChainLink:
     url: str
     type_name: str
     status: ShownStatus
+    label: str = ""
 
 
 class Presenter:
@@ -31,9 +33,12 @@ class Presenter:
     ``payloads_of`` returns the formatter for the payloads of a job.
     """
 
-    def __init__(self, payloads_of: Callable[[Job], Payloads], timestamps: Timestamps, admin_name: str) -> None:
+    def __init__(
+        self, visibility: Visibility, payloads_of: Callable[[Job], Payloads], using: str, admin_name: str
+    ) -> None:
+        self._visibility = visibility
         self.payloads_of = payloads_of
-        self.timestamps = timestamps
+        self.timestamps = Timestamps(using)
         self._admin_name = admin_name
 
     def step(
@@ -76,7 +81,8 @@ class Presenter:
 
     def link(self, chain: Chain) -> ChainLink:
         status = shown_status(chain.current_job, self.timestamps)
-        return ChainLink(str(chain.id), self.url("chain", chain.id), chain.type_name, status)
+        label = self._visibility.chain_label(chain)
+        return ChainLink(str(chain.id), self.url("chain", chain.id), chain.type_name, status, label)
 
     def stored(self, job: Job, name: str) -> PayloadView:
         return self.payloads_of(job).stored(_text(job, name), getattr(job, f"{name}_size"))

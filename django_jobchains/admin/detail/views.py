@@ -1,6 +1,7 @@
 """The pages of a chain and of a job, and their history."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -30,7 +31,6 @@ from django_jobchains.admin.base import (
 from django_jobchains.admin.detail import queries
 from django_jobchains.admin.detail.graph import graph_of
 from django_jobchains.admin.detail.steps import Presenter, TimeScale
-from django_jobchains.admin.display import Timestamps
 from django_jobchains.admin.visibility import LARGE, Visibility, with_current_jobs
 from django_jobchains.chains.tree import Step, count_blockers, with_ids
 from django_jobchains.conf import current_database
@@ -163,8 +163,9 @@ class DetailAdmin(ReadOnlyAdmin):
 
     def presenter(self, request: HttpRequest, *rows: Model) -> Presenter:
         """Return a presenter, which shows payloads only if the user may see them for the job and these rows."""
-        payloads_of = partial(self.visibility(request).payloads, *rows)
-        return Presenter(payloads_of, Timestamps(current_database()), self.admin_site.name)
+        visibility = self.visibility(request)
+        payloads_of = partial(visibility.payloads, *rows)
+        return Presenter(visibility, payloads_of, current_database(), self.admin_site.name)
 
 
 class ChainDetailAdmin(DetailAdmin):
@@ -288,10 +289,18 @@ def _failure_links(jobs: Sequence[Job], visibility: Visibility, presenter: Prese
     started = visibility.chains(queries.failure_chains([job.id for job in jobs]))
     failed = visibility.jobs({job.failed_job_id for job in jobs if job.failed_job_id})
     of_failed = visibility.chains({job.chain_id for job in failed.values()})
-    links = [(presenter.link(of_failed[job.chain_id]), job) for job in failed.values() if job.chain_id in of_failed]
+    links = [
+        replace(
+            presenter.link(of_failed[job.chain_id]),
+            type_name=job.type_name,
+            url=f"{presenter.url('chain', job.chain_id)}#step-{job.id}",
+        )
+        for job in failed.values()
+        if job.chain_id in of_failed
+    ]
     return {
         "failure_chains": [presenter.link(chain) for chain in started.values()],
-        "failed_job": next(({"link": link, "type_name": job.type_name, "id": job.id} for link, job in links), None),
+        "failed_job": links[0] if links else None,
     }
 
 

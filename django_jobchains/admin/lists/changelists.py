@@ -414,9 +414,7 @@ class ChainListAdmin(ListAdmin):
 
     def shown(self, rows: Rows) -> Rows:
         chains: Rows = with_current_jobs(rows)  # type: ignore[assignment]
-        return chains.annotate(
-            error_start=text_start("last_error", ERROR_LENGTH), input_text=short_text("input", MAX_INPUT_LENGTH)
-        )
+        return chains.annotate(error_start=text_start("last_error", ERROR_LENGTH))
 
 
 class JobListAdmin(ListAdmin):

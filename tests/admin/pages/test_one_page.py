@@ -5,7 +5,7 @@ import re
 import pytest
 
 from django_jobchains import chains
-from django_jobchains.admin import ChainAdmin
+from django_jobchains.admin import ChainAdmin, JobAdmin
 from django_jobchains.models import Job
 from django_jobchains.processors import FailedJob, FailJob, JobType, Processors, RunningJob, get_registry
 from django_jobchains.testing import run_due_jobs
@@ -96,6 +96,21 @@ def test_titles_have_the_label_and_the_id_is_one_of_the_properties(open_page, st
         assert "<h2>" not in page.split("jobchains-detail")[0]
     assert "<h1>Job shop.order – Order 2</h1>" in open_page(jobs[-1], "job")
     assert "<h1>Chain shop.order</h1>" in open_page(jobs[-1], by=staff())
+
+
+def test_links_to_other_chains_have_their_labels(open_page, staff, monkeypatch):
+    part = JobType("shop.part", label="Lines {start}", input=dict[str, int])
+    monkeypatch.setitem(get_registry().declared, "shop.part", part)
+    [waiting], first, plain = rows.chain(1, "blocked"), rows.chain(2, "failed", "shop.part"), rows.chain(1, input=None)
+    Job.objects.filter(pk=first[0].pk).update(input={"start": 25})
+    rows.waits(waiting, first, plain)
+    page = open_page(waiting)
+    assert f'<a href="{url("change", first[0])}" title="{first[0].id}">Lines 25</a>' in page
+    assert f'title="{plain[0].id}"><code>{plain[0].id}</code></a>' in page
+    assert 'failed <tspan class="jobchains-box-step">Lines 25</tspan>' in page
+    assert "Lines 25" not in open_page(waiting, by=staff())
+    monkeypatch.setattr(JobAdmin, "sees_all_rows", lambda self, request: False)
+    assert "Lines 25" not in open_page(waiting)
 
 
 @pytest.fixture
