@@ -114,7 +114,10 @@ class Payloads:
         return _truncated(_json_parts(redacted(value)), limit)
 
     def stored(self, text: str | None, size: int | None, limit: int = MAX_TEXT_LENGTH) -> PayloadView:
-        """Format a JSON value that was read as text: None if it was too long. Without a value, ``size`` is None too."""
+        """Format a JSON value that was read as text: None if it was too long. Without a value, ``size`` is None too.
+
+        Nothing is shown of null, which is the input of a type without one.
+        """
         if size is None:
             return PayloadView()
         if not self.is_allowed:
@@ -122,7 +125,8 @@ class Payloads:
         if text is None:
             return PayloadView(note=gettext("%(count)s characters, too long to display.") % {"count": number(size)})
         try:
-            return self.json(decode(decode_json(text, InvalidPayload)), limit)
+            value = decode(decode_json(text, InvalidPayload))
+            return PayloadView() if value is None else self.json(value, limit)
         except (InvalidPayload, ImproperlyConfigured, OSError) as error:
             return _unreadable(error)
 

@@ -102,7 +102,7 @@ class LimitAdmin(FiguresAdmin):
 
     def limit_view(self, request: HttpRequest) -> HttpResponse:
         name = request.GET.get("name", "")
-        context = {"title": name, "name": name}
+        context = {"title": gettext("Limit %(name)s") % {"name": name}, "name": name}
         return self.figures_page(request, partial(self._read_limit, request), f"{_FOLDER}detail.html", context)
 
     def _read(self, request: HttpRequest) -> LimitPage:

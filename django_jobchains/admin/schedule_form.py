@@ -136,7 +136,9 @@ class ScheduleFormAdmin(ScheduleDetailAdmin, ScheduleListAdmin):
         buttons = super().action_buttons(request, target)
         if target.source == Schedule.Source.CODE or not self.may(request, "change_schedule", target):
             return buttons
-        return [Button(_("Change"), self.page_url("edit", target.name), "secondary"), *buttons]
+        place = 1 if buttons and buttons[0].style == "primary" else 0
+        buttons.insert(place, Button(_("Change"), self.page_url("edit", target.name), "secondary"))
+        return buttons
 
     def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
         if not (self.has_view_permission(request) and self.has_add_permission(request)):

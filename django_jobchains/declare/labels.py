@@ -85,7 +85,7 @@ def label_of(job_type: Any, stored: str | None) -> str:
             if job_type.name not in _reported:
                 _reported.add(job_type.name)
                 log_error(logger, error, "The label of %s failed, so the first fields are shown: %s", job_type.name)
-    text = _first_fields(value) if made is None else redacted_text(str(made))
+    text = _first_fields(value, job_type) if made is None else redacted_text(str(made))
     text = " ".join("".join(letter if letter.isprintable() else " " for letter in text[: 10 * MAX_LENGTH]).split())
     return text if len(text) <= MAX_LENGTH else f"{text[: MAX_LENGTH - 1]}…"
 
@@ -98,9 +98,12 @@ class _FieldFormatter(Formatter):
         return decoded[key] if isinstance(decoded, Mapping) else getattr(decoded, str(key))
 
 
-def _first_fields(value: Any) -> str:
+def _first_fields(value: Any, job_type: Any) -> str:
+    """Return the first fields in the order of their declaration. PostgreSQL stores them in another one."""
     if isinstance(value, dict):
-        return ", ".join(f"{name}: {_text(member)}" for name, member in list(value.items())[:MAX_FIELDS])
+        declared = (field_names(job_type.input_codec.annotation) if job_type is not None else None) or ()
+        names = list(dict.fromkeys([*(name for name in declared if name in value), *value]))[:MAX_FIELDS]
+        return ", ".join(f"{name}: {_text(value[name])}" for name in names)
     return "" if value is None else _text(value)
 
 

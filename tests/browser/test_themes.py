@@ -3,7 +3,7 @@
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.steps import chain_page, list_of
+from tests.browser.steps import DASHBOARD, chain_page, list_of
 from tests.browser.test_accessibility import PAGES
 
 #: Returns the ratio between the luminance of an element's text, or of its outline, and of what is behind it.
@@ -68,3 +68,27 @@ def test_texts_can_be_read_with_another_theme(themed, themed_ids, visit, scheme)
     page.goto(chain_page(themed_ids["import"]))
     found["graph"] = page.locator(".jobchains-box text").first.evaluate(CONTRAST, "fill")
     assert {selector: ratio for selector, ratio in found.items() if ratio < 4.5} == {}
+
+
+def test_titles_and_fields_can_be_seen_with_another_theme(themed, themed_ids, visit):
+    """The theme has neither Django's headings nor its styles of fields, and ours do not replace Django's."""
+    page = visit(themed, "root")
+    titles = {f"{DASHBOARD}queue/?name=letters": "Queue letters", chain_page(themed_ids["failed"], "retry"): "Retry"}
+    for address, title in titles.items():
+        page.goto(address)
+        expect(page.get_by_role("heading", name=title, exact=True)).to_be_visible()
+    page.goto(f"{list_of('schedule')}add/?type=shop.report_sales")
+    fields = page.locator("#content-main").locator("input:visible:not([type=submit]), select, textarea").all()
+    borders = {field.evaluate("field => getComputedStyle(field).borderWidth") for field in fields}
+    assert borders == {"1px"}
+    page.goto(f"{DASHBOARD}queue/?name=letters")
+    hidden = page.get_by_role("button", name="Resume letters").locator(".visually-hidden")
+    assert hidden.evaluate("part => part.offsetWidth") == 1
+
+
+def test_a_page_has_one_visible_title_in_the_admin_of_django(busy, ids, visit):
+    page = visit(busy, "root")
+    for address in (DASHBOARD, chain_page(ids["failed"]), chain_page(ids["failed"], "retry")):
+        page.goto(address)
+        expect(page.locator("#content > h1")).to_be_visible()
+        expect(page.locator(".jobchains-title")).to_be_hidden()

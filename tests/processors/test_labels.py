@@ -78,6 +78,12 @@ def test_types_without_a_label_show_the_first_fields(value, text):
     assert label_of(None, encode(value)) == label_of(JobType("shop.any"), encode(value)) == text
 
 
+def test_the_first_fields_are_in_the_order_of_their_declaration():
+    """PostgreSQL sorts the names in ``jsonb`` by their length."""
+    stored = encode(dict(sorted(ORDER.items(), key=lambda field: len(field[0]))))
+    assert label_of(JobType("shop.order", input=Order), stored).startswith("order_id: 7, ")
+
+
 @pytest.mark.parametrize("label", ["{api_key}", lambda order: order.api_key, lambda order: f"api_key={order.api_key}"])
 def test_a_label_is_made_from_the_input_without_its_secrets(label):
     assert "********" in shown(label)

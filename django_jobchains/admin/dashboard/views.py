@@ -367,16 +367,20 @@ class DashboardPages(FiguresAdmin):
 
     def type_view(self, request: HttpRequest) -> HttpResponse:
         """Show a type. A type that has no visible jobs looks like one that does not exist."""
-        return self._subject_page(request, self.read_type)
+        return self._subject_page(request, self.read_type, gettext("Type %(name)s"))
 
     def queue_view(self, request: HttpRequest) -> HttpResponse:
-        return self._subject_page(request, self.read_queue)
+        return self._subject_page(request, self.read_queue, gettext("Queue %(name)s"))
 
-    def _subject_page(self, request: HttpRequest, read: Callable[[HttpRequest, str], SubjectFacts]) -> HttpResponse:
+    def _subject_page(
+        self, request: HttpRequest, read: Callable[[HttpRequest, str], SubjectFacts], title: str
+    ) -> HttpResponse:
         name = request.GET.get("name", "")
         if not name or "\0" in name:
             raise Http404
-        return self._page(request, read, "day", f"{_FOLDER}subject.html", {"title": name, "name": name})
+        return self._page(
+            request, read, "day", f"{_FOLDER}subject.html", {"title": title % {"name": name}, "name": name}
+        )
 
     def _page(
         self,

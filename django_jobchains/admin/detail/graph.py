@@ -13,9 +13,9 @@ from django.utils.translation import gettext
 
 from django_jobchains.admin.detail.queries import Dependent, Slice
 from django_jobchains.admin.detail.steps import ChainLink, Presenter
-from django_jobchains.chains.tree import ChainTree, Step
+from django_jobchains.chains.tree import Step
 from django_jobchains.models import Chain, Job
-from django_jobchains.statuses import Status
+from django_jobchains.statuses import FINAL, Status
 from django_jobchains.text.humanize import number
 
 WIDTH = 190
@@ -32,7 +32,7 @@ MAX_LABEL_LENGTH = 26
 
 @dataclass(frozen=True)
 class GraphLine:
-    """An arrow from a blocker to a step of a waiting chain, by their ids. It is open while the chain still waits."""
+    """An arrow from a blocker to a step of a waiting chain, by their ids. It is open while the step waits for it."""
 
     blocker: str
     waiting: str
@@ -106,8 +106,7 @@ def graph_of(chain: Chain, steps: Iterable[Step], dependents: Slice, presenter: 
         after = {row.chain.id: presenter.link(row.chain) for row in rows}
         columns.append(GraphColumn([*after.values()], has_uncounted=bool(dependents.next)))
         for row in rows:
-            is_open = row.job.status == Status.BLOCKED
-            lines.append(GraphLine(str(chain.id), str(row.chain.id), is_open, str(row.job.id)))
+            lines.append(GraphLine(str(chain.id), str(row.chain.id), _is_open(row.job, chain), str(row.job.id)))
             if not row.is_job_hidden:
                 waiting.append(row.job)
     current = [step.job for step in steps if step.job.id == chain.current_job_id]
@@ -137,7 +136,7 @@ def _blocker_columns(
         shown = [presenter.link(tree.chain) for _waiting, _step, tree in level if not tree.is_repeated]
         columns.insert(0, GraphColumn(shown, omitted))
         lines += [
-            GraphLine(str(tree.chain.id), str(waiting.id), _is_open(waiting, tree), str(step.job.id))
+            GraphLine(str(tree.chain.id), str(waiting.id), _is_open(step.job, tree.chain), str(step.job.id))
             for waiting, step, tree in level
         ]
         waiting_steps += [step.job for _waiting, step, _tree in level]
@@ -146,8 +145,10 @@ def _blocker_columns(
     return columns, lines, waiting_steps
 
 
-def _is_open(waiting: Chain, tree: ChainTree) -> bool:
-    return bool(waiting.status == Status.BLOCKED and tree.chain.status != Status.COMPLETED)
+def _is_open(waiting: Job, blocker: Chain) -> bool:
+    """Return whether a job still waits for a chain. A failed one lets it run if the job allows that."""
+    runs = waiting.on_blocker_failure == Job.OnBlockerFailure.RUN
+    return waiting.status == Status.BLOCKED and blocker.status not in (FINAL if runs else [Status.COMPLETED])
 
 
 def layout(

@@ -221,8 +221,13 @@ class TimeScale:
         end = _end(job) if is_final else None
         segments = [self._segment("waited", job.created_at, end)]
         segments += [self._segment("failed", attempt.started_at, attempt.finished_at) for attempt in step.attempts]
-        is_worked_on = job.status == Status.RUNNING or (job.status == Status.COMPLETED and job.completed_by is not None)
-        if job.last_attempt_at and is_worked_on:
+        is_worked_on = (
+            job.status == Status.RUNNING
+            or (job.status == Status.COMPLETED and job.completed_by is not None)
+            or (job.status == Status.CANCELLED and step.duration_seconds is not None)
+        )
+        is_failed = any(attempt.lease_number == job.lease_number for attempt in step.attempts)
+        if job.last_attempt_at and is_worked_on and not is_failed:
             segments.append(self._segment(job.status, job.last_attempt_at, end))
         return segments
 

@@ -21,6 +21,8 @@ def test_the_page_shows_how_much_is_deleted(superuser, waiting, monkeypatch):
     page = " ".join(text_of(superuser.get(url("delete", waiting[2]))).split()).replace(" <", "<")
     assert "1 selected chain: 1 job<" in page
     assert "If you check the box below, also 2 chains that they waited for. In total: 4 jobs<" in page
+    assert 'name="cascade"' in page
+    assert 'name="cascade"' not in text_of(superuser.get(url("delete", waiting[0])))
     monkeypatch.setattr(job_action, "MAX_JOBS", 2)
     assert "more than 2 jobs" in text_of(choose_action(superuser, "delete", waiting))
 

@@ -72,6 +72,26 @@ def test_arrows_begin_and_end_at_the_steps_that_own_them():
 
 
 @pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("status", "on_failure", "is_open"),
+    [
+        ("running", "wait", True),
+        ("completed", "wait", False),
+        ("failed", "wait", True),
+        ("failed", "run", False),
+        ("cancelled", "run", False),
+    ],
+)
+def test_an_arrow_is_dashed_while_its_step_waits_for_the_chain(open_page, status, on_failure, is_open):
+    """On the page of either chain, although the step still waits for another one."""
+    waiting, part, other = rows.chain(1, "blocked"), rows.chain(1, status, "shop.part"), rows.chain(1, "running")
+    Job.objects.filter(pk=waiting[0].pk).update(on_blocker_failure=on_failure)
+    rows.waits(waiting[0], part, other)
+    assert open_page(waiting[0]).count("jobchains-graph-line-open") == 1 + is_open
+    assert open_page(part[0]).count("jobchains-graph-line-open") == is_open
+
+
+@pytest.mark.django_db
 def test_the_graph_of_a_fan_in_ends_at_the_waiting_step(open_page):
     jobs = rows.chain(2, "blocked")
     Job.objects.filter(pk=jobs[1].pk).update(type_name="shop.sum_up")

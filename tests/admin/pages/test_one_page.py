@@ -98,6 +98,20 @@ def test_titles_have_the_label_and_the_id_is_one_of_the_properties(open_page, st
     assert "<h1>Chain shop.order</h1>" in open_page(jobs[-1], by=staff())
 
 
+def test_null_is_not_shown(open_page):
+    """It is the input of a type without one, and the output of a handler that returns nothing."""
+    page = open_page(rows.chain(1, "completed", input=None, output=None)[0])
+    assert ("-input" in page, "-output" in page) == (False, False)
+
+
+def test_what_stopped_a_cancelled_job_is_not_shown_as_a_failure(open_page):
+    """The bar below it shows how long it ran."""
+    cancelled, failed = (rows.chain(1, status, last_error="JobAborted: stop")[0] for status in ("cancelled", "failed"))
+    assert '<p class="jobchains-remark">JobAborted: stop</p>' in open_page(cancelled)
+    assert '<rect class="jobchains-bar-cancelled"' in open_page(cancelled)
+    assert '<p class="jobchains-error">JobAborted: stop</p>' in open_page(failed)
+
+
 def test_links_to_other_chains_have_their_labels(open_page, staff, monkeypatch):
     part = JobType("shop.part", label="Lines {start}", input=dict[str, int])
     monkeypatch.setitem(get_registry().declared, "shop.part", part)

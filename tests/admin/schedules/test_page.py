@@ -138,9 +138,10 @@ def test_the_last_chains_are_listed_with_their_ticks(viewer, report, time):
     run = schedules.run_now("mine")
     page = open_schedule(viewer, "mine")
     assert [(row[0], row[1], row[4]) for row in cells(page)[5:]] == [
-        ("pending", "run now", f"shop.report {run.id}"),
-        ("pending", "June 1, 2026, 10:01:00 a.m. UTC", f"shop.report {fired.id}"),
+        ("pending", "run now", "shop.report kind: day, days: 1"),
+        ("pending", "June 1, 2026, 10:01:00 a.m. UTC", "shop.report kind: day, days: 1"),
     ]
+    assert [url("change", chain) in page.html for chain in (run, fired)] == [True, True]
     assert fired.scheduled_for - start == timedelta(minutes=1)
     listed = open_list(viewer, "chain", page.links["All chains of this schedule"])
     assert listed.ids == [str(run.id), str(fired.id)]
