@@ -1,4 +1,4 @@
-"""The round trips to PostgreSQL that an attempt's transaction takes, and its behaviour on errors between them."""
+"""The round trips to PostgreSQL that an attempt's transaction takes, and its behavior on errors between them."""
 
 import math
 
