@@ -352,7 +352,7 @@ class ConfirmedActions(PageAdmin):
 
 
 def _style(action: Action, *, is_first: bool) -> str:
-    """A deletion is the last button, and not in colour: it would attract attention where nothing else does."""
+    """A deletion is the last button, and has no color, so that it does not attract attention."""
     if action.is_dangerous:
         return "secondary" if action.flag == DELETION else "dangerous"
     return "primary" if is_first else "secondary"

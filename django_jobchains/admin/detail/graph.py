@@ -1,7 +1,7 @@
 """The layout of the graph of a chain, its blockers and the chains that wait for it: boxes in columns.
 
 A box has a row for each later step that waits, where its arrows end. Arrows begin at the last step of a box.
-A template draws the coordinates as an SVG. Colours and fonts are in the style sheet.
+A template draws the coordinates as an SVG. Colors and fonts are in the style sheet.
 """
 
 from collections import defaultdict
