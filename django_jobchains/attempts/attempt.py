@@ -21,7 +21,6 @@ from django_jobchains.exceptions import PhaseError
 from django_jobchains.handlers.running_job import PrepareMode
 from django_jobchains.middleware.hooks import aaround, around
 from django_jobchains.store.rows import ClaimedJob
-from django_jobchains.telemetry.tracing import active
 
 EndT = TypeVar("EndT")
 ResultT = TypeVar("ResultT")
@@ -67,12 +66,9 @@ class Attempt(TransactionOwner, Generic[EndT]):
         begin_attempt(self.store.using)
         started = time.perf_counter()
         self.start()
-        if self.span is None:
-            ends = self._process()
-        else:
-            with self.span.active():
-                ends = self._process()
-        return self.ended(ends, time.perf_counter() - started)
+        if self.span is not None:
+            self.span.enter()
+        return self.ended(self._process(), time.perf_counter() - started)
 
     def _process(self) -> list[EndT]:
         try:
@@ -130,13 +126,14 @@ class Attempt(TransactionOwner, Generic[EndT]):
         started = time.perf_counter()
         self.start()
         self.task.begin()
-        with active(self.span):
-            try:
-                result = await self._acall_handler(self.calls)
-                await self._end_handler(self.calls)
-                ends = await self._call_last(partial(self._finish, result))
-            except BaseException as error:  # SystemExit and similar errors end the attempt, but not the loop.
-                ends = await self._aends_after(error, self.calls)
+        if self.span is not None:
+            self.span.enter()
+        try:
+            result = await self._acall_handler(self.calls)
+            await self._end_handler(self.calls)
+            ends = await self._call_last(partial(self._finish, result))
+        except BaseException as error:  # SystemExit and similar errors end the attempt, but not the loop.
+            ends = await self._aends_after(error, self.calls)
         self.signal.listeners.clear()
         self.transaction = None
         self.calls.forget_attempt()

@@ -77,7 +77,7 @@ def start_wait(chain_id: UUID, type_name: str) -> "WaitSpan | None":
     return None if _tracing is None else _tracing.wait(chain_id, type_name)
 
 
-def active(span: "AttemptSpan | CompletionSpan | WaitSpan | None") -> AbstractContextManager[object]:
+def active(span: "CompletionSpan | WaitSpan | None") -> AbstractContextManager[object]:
     """Return the context of a span, or one that does nothing."""
     return _NOTHING if span is None else span.active()
 

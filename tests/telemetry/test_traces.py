@@ -5,8 +5,9 @@ from asgiref.sync import async_to_sync
 from django.db import transaction
 from opentelemetry import baggage
 from opentelemetry.context import attach, detach
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased, Sampler
-from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased, ParentBasedTraceIdRatio, Sampler
+from opentelemetry.trace import SpanKind, StatusCode, get_current_span
 
 from django_jobchains import chains, context
 from django_jobchains.models import Job
@@ -336,6 +337,57 @@ def test_in_an_attempt_that_is_not_sampled_nothing_is(processors, make_worker, s
         make_worker().run_until_idle()
         assert (chain.refresh().status, chain.current_job.context) == ("completed", None)
         assert recorded.names == ["send pay"]
+
+
+class Ids(RandomIdGenerator):
+    """Counts the ids of spans, and generates these ids of traces."""
+
+    def __init__(self, *trace_ids):
+        self._trace_ids = iter(trace_ids)
+        self.spans = 0
+
+    def generate_trace_id(self):
+        return next(self._trace_ids)
+
+    def generate_span_id(self):
+        self.spans += 1
+        return super().generate_span_id()
+
+
+def test_a_share_of_the_traces_is_sampled_by_their_ids(ship, make_worker):
+    """An id is sampled whose last 64 bits are below the share of their range."""
+    chains.enqueue_many([ship.item(), ship.item()])  # Without a trace.
+    below, above = 2**64 + 2**62, 2**64 + 2**63
+    with recording(sampler=ParentBasedTraceIdRatio(0.5), id_generator=Ids(above, below)) as recorded:
+        make_worker().run_until_idle()
+        assert trace_of(recorded.one("process ship")) == below
+
+
+def test_no_span_is_created_for_a_new_trace_that_is_not_sampled(ship, make_worker):
+    chains.enqueue_many([ship.item(), ship.item()])
+    ids = Ids(2**63, 2**63)
+    with recording(sampler=ParentBasedTraceIdRatio(0.5), id_generator=ids):
+        make_worker().run_until_idle()
+    assert ids.spans == 0
+
+
+def test_a_handler_in_a_trace_that_is_not_sampled_has_its_trace_context(processors, make_worker):
+    seen = []
+
+    @processors.register("ship")
+    def ship(job):
+        attempt = get_current_span().get_span_context()
+        with recorded.tracer.start_as_current_span("inside") as inside:
+            assert inside.get_span_context().trace_id == attempt.trace_id
+        assert get_current_span().get_span_context() == attempt
+        seen.append(attempt)
+
+    chains.enqueue_many([ship.item(), ship.item()])
+    with recording(sampler=ParentBasedTraceIdRatio(0.5), id_generator=Ids(2**63, 2**63 + 1)) as recorded:
+        make_worker().run_until_idle()
+        assert recorded.names == []
+    assert [context.trace_id for context in seen] == [2**63, 2**63 + 1]
+    assert [(context.is_valid, context.trace_flags.sampled) for context in seen] == [(True, False)] * 2
 
 
 def test_tracing_that_fails_changes_no_outcome(processors, make_worker):

@@ -8,7 +8,8 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import wraps
+from copy import copy
+from functools import cached_property, wraps
 from logging import getLogger
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -18,7 +19,9 @@ from opentelemetry.context import Context, attach, detach
 from opentelemetry.instrumentation import auto_instrumentation
 from opentelemetry.trace import (
     Link,
+    NonRecordingSpan,
     Span,
+    SpanContext,
     SpanKind,
     Status,
     StatusCode,
@@ -54,6 +57,8 @@ _FAILURES = ("failed", "retried", "errored")
 _NO_CONTEXT = Context()
 _NO_LINKS: tuple[Link, ...] = ()
 _NO_SPAN = get_current_span(_NO_CONTEXT)
+#: The bits of a trace id by which the SDK samples a share of the traces.
+_RATIO_BITS = 2**64 - 1
 
 #: Reads the stored contexts of the first jobs of chains.
 ReadContexts = Callable[[Collection[UUID]], Iterable[str | None]]
@@ -84,6 +89,7 @@ class Tracing:
     def __init__(self, provider: TracerProvider | None, version: str) -> None:
         self._provider = provider
         self._tracer = get_tracer(names.SCOPE, version, provider)
+        self._bound = _bound(self._tracer)
 
     @harmless
     def send(self, jobs: Sequence[Any], read: ReadContexts) -> "SentSpans | None":
@@ -128,12 +134,31 @@ class Tracing:
     @harmless
     def attempt(self, job: Any) -> "AttemptSpan":
         parent, links = self._origin(job)
-        attributes = _attributes(job.type_name, job.queue, "process")
-        attributes[names.ATTEMPT] = job.attempt
-        span = self._tracer.start_span(f"process {job.type_name}", parent, SpanKind.CONSUMER, attributes, links)
+        span = self._process(job.type_name, job.queue, {names.ATTEMPT: job.attempt}, parent, links)
         if span.is_recording():
             span.set_attributes(_ids(job))
         return self._attempt(span, set_span_in_context(span, parent))
+
+    def _process(
+        self,
+        type_name: str,
+        queue: str,
+        more: Mapping[str, Any],
+        parent: Context = _NO_CONTEXT,
+        links: Sequence[Link] = _NO_LINKS,
+    ) -> Span:
+        """Begin the span of an attempt with ``more`` attributes, unless it would be in a new trace that is not sampled.
+
+        The SDK takes longer for a span that is not sampled than for everything else that tracing does for an attempt.
+        """
+        tracer = self._tracer
+        if self._bound is not None and not parent:
+            trace_id = tracer.id_generator.generate_trace_id()  # type: ignore[attr-defined]
+            if trace_id & _RATIO_BITS >= self._bound:
+                return DroppedSpan(tracer, trace_id)
+            tracer = _with_trace_id(tracer, trace_id)
+        attributes = {**_attributes(type_name, queue, "process"), **more}
+        return tracer.start_span(f"process {type_name}", parent, SpanKind.CONSUMER, attributes, links)
 
     def _attempt(self, span: Span, context: Context) -> "AttemptSpan":
         return SampledAttempt(self._tracer, span, context, self._send) if _is_sampled(span) else AttemptSpan(context)
@@ -155,17 +180,13 @@ class Tracing:
     def batch(self, jobs: Sequence[Any]) -> "AttemptSpan":
         first = jobs[0]
         links = links_of(stored_values(job.context).get("traceparent") for job in jobs)
-        attributes = _attributes(first.type_name, first.queue, "process")
-        attributes[names.MESSAGE_COUNT] = len(jobs)
-        name = f"process {first.type_name}"
-        span = self._tracer.start_span(name, _NO_CONTEXT, SpanKind.CONSUMER, attributes, links)
+        span = self._process(first.type_name, first.queue, {names.MESSAGE_COUNT: len(jobs)}, links=links)
         return self._batch(span, set_span_in_context(span, _NO_CONTEXT))
 
     @harmless
     def record(self, type_name: str, queue: str, record: str, attempt: int) -> "AttemptSpan":
         """Begin the span of an attempt at a record, with its primary key as text."""
-        attributes = {**_attributes(type_name, queue, "process"), names.JOB_ID: record, names.ATTEMPT: attempt}
-        span = self._tracer.start_span(f"process {type_name}", _NO_CONTEXT, SpanKind.CONSUMER, attributes)
+        span = self._process(type_name, queue, {names.JOB_ID: record, names.ATTEMPT: attempt})
         return self._attempt(span, set_span_in_context(span, _NO_CONTEXT))
 
     @harmless
@@ -209,6 +230,37 @@ class Tracing:
             provider.force_flush(int(seconds * 1000))
 
 
+class DroppedSpan(NonRecordingSpan):
+    """The span of a trace that is not sampled. Its context is created when something reads it, such as a log record."""
+
+    def __init__(self, tracer: Tracer, trace_id: int) -> None:
+        self._tracer, self._trace_id = tracer, trace_id
+
+    @cached_property
+    def _context(self) -> SpanContext:  # type: ignore[override]
+        return _with_trace_id(self._tracer, self._trace_id).start_span("process", _NO_CONTEXT).get_span_context()
+
+
+def _bound(tracer: Any) -> int | None:
+    """Return the number that the last bits of a trace id are compared with, if that is all that samples new traces."""
+    try:
+        from opentelemetry.sdk.trace import sampling
+    except ImportError:
+        return None
+    sampler = getattr(tracer, "sampler", None)
+    if type(sampler) in (sampling.ParentBased, sampling.ParentBasedTraceIdRatio):
+        sampler = getattr(sampler, "_root", None)
+    return sampler.bound if type(sampler) is sampling.TraceIdRatioBased else None
+
+
+def _with_trace_id(tracer: Any, trace_id: int) -> Tracer:
+    """Return a copy of a tracer of the SDK, whose new traces have this id."""
+    tracer, generator = copy(tracer), copy(tracer.id_generator)
+    generator.generate_trace_id = lambda: trace_id
+    tracer.id_generator = generator
+    return tracer  # type: ignore[no-any-return]
+
+
 class SentSpans:
     """The spans of new jobs. ``shared``: the span of a batch, which ends if any of its jobs was created."""
 
@@ -233,37 +285,25 @@ class SentSpans:
             self._shared = None
 
 
-class _Attached:
-    """Makes a context the current one. It is a class because that is faster than a generator."""
-
-    __slots__ = ("_context", "_token")
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-
-    def __enter__(self) -> None:
-        self._token = attach(self._context)
-
-    def __exit__(self, *error: object) -> None:
-        detach(self._token)
-
-
-class AttemptSpan(_Attached):
+class AttemptSpan:
     """The span of an attempt at a job, or at a batch. This class records nothing: there may be thousands per second.
 
     Its context surrounds the handler, so that spans of the handler are not sampled either. Each job of a batch has a
     span too.
     """
 
-    __slots__ = ()
+    __slots__ = ("_context",)
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
 
     def carrier(self) -> dict[str, str]:
         """Return the trace context of the span, which lets a child process continue it."""
         return carrier_of(self._context)
 
-    def active(self) -> _Attached:
-        """Return a context in which other spans become children of this one."""
-        return self
+    def enter(self) -> None:
+        """Make other spans children of this one, until the end of the attempt, which has its own context of Python."""
+        attach(self._context)
 
     def phase(self, name: str) -> AbstractContextManager[None]:
         """Return a context that is a child span, for ``prepare`` or ``complete``."""
@@ -299,9 +339,6 @@ class _SampledSpan(AttemptSpan):
         self.span = span
         #: The context of the innermost open phase, or of the span.
         self._innermost = context
-
-    def active(self) -> _Attached:
-        return _Attached(self._context)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -381,8 +418,14 @@ class CompletionSpan:
     def __init__(self, span: Span) -> None:
         self._span = span
 
-    def active(self) -> _Attached:
-        return _Attached(set_span_in_context(self._span))
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Return a context in which other spans become children of this one."""
+        token = attach(set_span_in_context(self._span))
+        try:
+            yield
+        finally:
+            detach(token)
 
     @harmless
     def end(self) -> None:
@@ -415,7 +458,7 @@ class WaitSpan:
 
 def _is_sampled(span: Span) -> bool:
     """Return whether spans are created inside of this one. One that another process records is not recorded here."""
-    return span.is_recording() or span.get_span_context().trace_flags.sampled
+    return not isinstance(span, DroppedSpan) and (span.is_recording() or span.get_span_context().trace_flags.sampled)
 
 
 def is_instrumented_by_command() -> bool:
