@@ -6,13 +6,13 @@ twice. So the stored counts are only for display, and no decision depends on the
 
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 from operator import add
 
 from django_jobchains.attempts.outcome import Outcome, OutcomeKind
 from django_jobchains.store import Store
-from django_jobchains.store.rows import AttemptKey, ReapedJob
+from django_jobchains.store.rows import ReapedJob
 from django_jobchains.store.stats import TypeTally
 from django_jobchains.worker.maintenance import FailureLog, PeriodicTask
 
@@ -70,14 +70,14 @@ class AttemptCounter(PeriodicTask):
         self.failures: FailureLog = FailureLog(text, worker)
         self.seconds = seconds
 
-    def ended(self, outcomes: Iterable[Outcome], since: Mapping[AttemptKey, float]) -> None:
+    def ended(self, outcomes: Iterable[Outcome], since: Iterable[float | None]) -> None:
         """Count those outcomes that are written. Can be called from any thread.
 
-        ``since``: the monotonic times of the claims.
+        ``since``: the monotonic times of their claims; None if the lease was lost.
         """
         with self._lock:
             now = time.monotonic()
-            for outcome in outcomes:
+            for outcome, claimed_at in zip(outcomes, since, strict=True):
                 job, ending = outcome.job, outcome.ending
                 if not outcome.is_written:
                     continue
@@ -85,7 +85,7 @@ class AttemptCounter(PeriodicTask):
                     self._add_crash(now, job.type_name, job.queue, is_last=ending is OutcomeKind.FAILED)
                 elif ending in _COUNTED:
                     self._add_to_average(job.type_name, outcome.seconds)
-                    seconds = max(now - since.get(job.key, now), outcome.seconds)
+                    seconds = max(now - (now if claimed_at is None else claimed_at), outcome.seconds)
                     self._add(now, job.type_name, job.queue, seconds, ending)
 
     def count(self, type_name: str, queue: str, seconds: float, ending: OutcomeKind) -> None:

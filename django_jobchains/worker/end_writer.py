@@ -403,20 +403,19 @@ class JobSink(Sink[Outcome]):
         Also reports the continuation of a completed job, or the end of its chain if it has only this job. The ends of
         other chains are read from the database.
         """
-        keys = [outcome.job.key for outcome in outcomes]
-        self._context.counter.ended(outcomes, self._context.leases.since(keys))
-        known = self._context.leases.release(keys)
+        holdings = self._context.leases.release(outcome.job.key for outcome in outcomes)
+        self._context.counter.ended(outcomes, [holding.since if holding else None for holding in holdings])
         limited = self._context.queues.limited
         self._effects.freed_queues.update(outcome.job.queue for outcome in outcomes if outcome.job.queue in limited)
         is_end_observed, sharing = observes(ChainEnded), self._context.sharing_limits
         attempts, chains, continuations = [], [], []
-        for outcome in outcomes:
+        for outcome, holding in zip(outcomes, holdings, strict=True):
             job, finished = outcome.job, outcome.finished
             continuation = finished.continuation if finished else None
             ending, abandoned_reason, is_written = outcome.ending, "", outcome.is_written
             if not is_written:
                 ending, abandoned_reason = OutcomeKind.ABANDONED, outcome.abandoned_reason or TAKEN
-                if job.key not in known:  # Otherwise the lost lease was reported when the worker noticed it.
+                if holding and not holding.is_reported:  # Otherwise the loss was reported when it was noticed.
                     reason = outcome.abandoned_reason or outcome.error or TAKEN
                     report(AttemptAbandoned(self._worker, job.id, reason))
             if sharing and job.type_name in sharing:
@@ -573,14 +572,14 @@ class RecordSink(Sink[EndedRecord]):
     def release(self, ends: Sequence[EndedRecord]) -> None:
         for ended in ends:
             leases = self._context.record_leases[ended.kind.name]
-            is_news = not leases.release([ended.key])
+            [holding] = leases.release([ended.key])
             if ended.is_handed_back and ended.exception is not None and self._throttle.allows():
                 text = "Record %s of %r could not be loaded, and is queued again: %s"
                 logger.warning(text, ended.key[0], ended.kind.name, log_text(ended.exception))
             reason = "" if ended.state is not None else ended.abandoned_reason or TAKEN
             if not reason:
                 report(_event(self._worker, ended))
-            elif is_news:  # Otherwise the loss was reported when the worker noticed it.
+            elif holding and not holding.is_reported:  # Otherwise the loss was reported when it was noticed.
                 report(AttemptAbandoned(self._worker, str(ended.key[0]), reason, ended.kind.name, kind="record"))
             if ended.span is not None:
                 ended.span.end(ended.ending, ended.exception, reason, ())

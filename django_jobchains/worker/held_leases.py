@@ -102,20 +102,10 @@ class HeldLeases:
             self._held[key] = Holding(signal, queue, seconds, since + seconds, due_at, since, since)
         return signal
 
-    def release(self, keys: Iterable[LeaseKey]) -> set[LeaseKey]:
-        """Remove leases whose ends are written. Return those whose loss would not be news: usually none."""
-        known = set()
+    def release(self, keys: Iterable[LeaseKey]) -> list[Holding | None]:
+        """Remove leases whose ends are written. Return what was known of each; None: it was removed before."""
         with self._lock:
-            for key in keys:
-                holding = self._held.pop(key, None) or self._lost.pop(key, None)
-                if holding is None or holding.is_reported:
-                    known.add(key)
-        return known
-
-    def since(self, keys: Iterable[LeaseKey]) -> dict[LeaseKey, float]:
-        """Return the monotonic times of the claims of leases that are held."""
-        with self._lock:
-            return {key: self._held[key].since for key in keys if key in self._held}
+            return [self._held.pop(key, None) or self._lost.pop(key, None) for key in keys]
 
     def count_by_queue(self) -> Counter[str]:
         """Count the attempts whose end is not written yet, except detached ones."""

@@ -154,12 +154,13 @@ class TestOverdueRecords:
         if is_found:  # by a heartbeat, before the attempt has ended
             Upload.objects.update(lease_number=2)
             assert leases.renew_due() == {}
-        assert leases.release([key]) == {key}
+        [holding] = leases.release([key])
+        assert holding is None or holding.is_reported
 
     def test_an_attempt_that_has_ended_is_not_reported(self, leases, key):
         self.signal.end()
         assert leases.abort_overdue() == {}
-        assert leases.release([key]) == set()
+        assert not leases.release([key])[0].is_reported
 
     @pytest.mark.parametrize("query", [HeldRecords.renew_due, HeldRecords.check])
     @pytest.mark.parametrize("is_announced", [True, False])
@@ -173,7 +174,7 @@ class TestOverdueRecords:
         get_store().records.end(kind.table("default"), [RecordEnd(*key, "completed")])
         assert query(leases) == {}
         assert self.signal.aborted != is_announced
-        assert not leases.release([key])
+        assert not leases.release([key])[0].is_reported
 
 
 @pytest.mark.slow

@@ -120,7 +120,7 @@ def test_an_attempt_lasts_from_its_claim_until_its_outcome_is_stored(counter, st
     outcome = Outcome(job, OutcomeKind.COMPLETED, seconds=0.5, is_written=True)
     claimed_at = clock.now
     clock.forward(3.0)
-    counter.ended([outcome], {job.key: claimed_at})
+    counter.ended([outcome], [claimed_at])
     counter.step()
     [found] = throughput().types
     assert found.longest_seconds == pytest.approx(3.0)
@@ -217,7 +217,7 @@ def ended(store, counter):
     def ended(*types, seconds=0.0):
         for name in types:
             outcome = Outcome(job._replace(type_name=name), OutcomeKind.COMPLETED, seconds=seconds, is_written=True)
-            counter.ended([outcome], {})
+            counter.ended([outcome], [None])
 
     return ended
 
