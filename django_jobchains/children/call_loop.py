@@ -40,7 +40,7 @@ def send(message: Any) -> None:
     _current_call().send(message)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class RunningCall:
     """The call that a child runs. ``send``: passes a JSON value to the caller's ``on_message``."""
 

@@ -12,6 +12,8 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import Any
 
+from django_jobchains.payloads.strict_json import json_writer
+
 Message = dict[str, Any]
 
 _LENGTH = struct.Struct("!I")
@@ -21,7 +23,7 @@ MAX_BYTES = 2**32 - 1
 ERROR_BYTES = 2 * 1024**2
 #: How many bytes are read in one call.
 CHUNK_BYTES = 256 * 1024
-_encoder = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+_write = json_writer(ensure_ascii=True)
 _decoder = json.JSONDecoder()
 
 _TICKET = struct.Struct("!Q")
@@ -38,7 +40,7 @@ class MessageTooLarge(ValueError):
 def encode_frame(message: Message, limit: int = MAX_BYTES) -> bytes:
     """Return a message as bytes. Raises ``TypeError`` or ``ValueError`` if it is not JSON, or is too large."""
     try:
-        body = _encoder.encode(message).encode()
+        body = _write(message).encode()
     except RecursionError:
         raise ValueError("The value is nested too deeply for JSON, or contains itself.") from None
     if len(body) > limit:

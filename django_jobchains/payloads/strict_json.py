@@ -31,21 +31,22 @@ MAX_STORED_DEPTH = 900
 _STRING_OR_EXPONENT = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?e\+?\d+')
 
 
-def _json_writer() -> Callable[[Any], str]:
+def json_writer(*, ensure_ascii: bool) -> Callable[[Any], str]:
     """Return a function that writes a value as JSON. It does not check whether the value contains itself.
 
     ``JSONEncoder.encode`` creates the encoder of the C module in each call, which takes longer than writing a payload.
     """
-    python = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    python = json.JSONEncoder(ensure_ascii=ensure_ascii, allow_nan=False, separators=(",", ":"))
+    write_text = json.encoder.encode_basestring_ascii if ensure_ascii else json.encoder.encode_basestring
     try:
-        options = (json.encoder.encode_basestring, None, ":", ",", False, False, False)
+        options = (write_text, None, ":", ",", False, False, False)
         parts = json.encoder.c_make_encoder(None, python.default, *options)  # type: ignore[attr-defined]
     except (AttributeError, TypeError):  # another implementation or version of Python
         return python.encode
     return lambda value: "".join(parts(value, 0))
 
 
-write_json = _json_writer()
+write_json = json_writer(ensure_ascii=False)
 #: Takes a third of the time of ``json.loads``, which also skips the spaces around a value.
 _read_json = json.JSONDecoder().raw_decode
 _SPACES = " \t\n\r"
