@@ -164,6 +164,8 @@ class ChainWait(NamedTuple):
     due_seconds: float
     is_paused: bool
     has_worker: bool
+    #: How often its attempts have failed, without crashes and reschedules.
+    failures: int
 
 
 class ChainLifetime(NamedTuple):

@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 from django.db import connection, transaction
 
-from django_jobchains import chains, queues
+from django_jobchains import chains, queues, testing
 from django_jobchains.chains import ChainCancelled, ChainFailed, ChainNotFound, ChainTimeout
 from django_jobchains.models import Job
 from django_jobchains.notifications import waiting
@@ -93,6 +93,18 @@ def test_timeout_error_has_the_status_and_what_the_chain_waits_for(wait, waits):
         with pytest.raises(ChainTimeout, match=rf"within 0 seconds: {reason}.*\. Waiting changed nothing") as caught:
             wait(chain.id, 0)
         assert caught.value.status == chain.refresh().status
+
+
+@pytest.mark.parametrize(("failures", "text"), [(1, "1 failed attempt"), (2, "2 failed attempts")])
+def test_timeout_error_counts_the_failed_attempts_of_a_job_that_is_tried_again(processors, failures, text):
+    @processors.register("waits.push", backoff=lambda count, error: 7230 if count == failures else 0)
+    def push(job):
+        raise ValueError("no luck")
+
+    chain = push.enqueue()
+    testing.run_due_jobs()
+    with pytest.raises(ChainTimeout, match=rf"its job 'waits\.push' is due in 2 h, after {text}\. Waiting"):
+        chain.result(timeout=0)
 
 
 def test_timeout_error_differs_while_workers_run(store, waits):
