@@ -288,10 +288,10 @@ def _reason_of(found: ChainWait) -> str:
     if job_type is not None and job_type.processor is None:
         return f"{found.type_name!r} is completed from outside, by a person or a program that calls chains.complete()"
     if found.due_seconds > 0:
-        failures = (
-            f", after {found.failures} failed attempt{'s' if found.failures > 1 else ''}" if found.failures else ""
-        )
-        return f"its job {found.type_name!r} is due in {span(found.due_seconds)}{failures}"
+        reason = f"its job {found.type_name!r} is due in {span(found.due_seconds)}"
+        if not found.failures:
+            return reason
+        return f"{reason}, after {found.failures} failed attempt{'s' if found.failures > 1 else ''}"
     if found.is_paused:
         return f"its queue {found.queue!r} is paused. Resume it with manage.py jobchains resume {found.queue}"
     if found.has_worker:
