@@ -18,7 +18,7 @@ from django.utils import timezone
 
 from django_jobchains import Processors, RunningJob, chains, testing
 from django_jobchains.chains import Chain
-from django_jobchains.processors import retry_after
+from django_jobchains.processors import retry_after, retryable_http_status
 from tests.support.waiting import until
 
 PAGE = Path(__file__).parents[2] / "docs" / "start" / "coming-from-celery.md"
@@ -89,7 +89,8 @@ def run(celery: Any, app: Any, registry: Any, db: None) -> Any:
             "AbortableAsyncResult": abortable.AbortableAsyncResult, "AbortableTask": abortable.AbortableTask,
             "Chain": Chain, "RunningJob": RunningJob, "User": User, "app": app, "chains": chains,
             "chord": celery.chord, "crontab": schedules.crontab, "processors": processors,
-            "retry_after": retry_after, "send_mail": send_mail, "shared_task": celery.shared_task,
+            "retry_after": retry_after, "retryable_http_status": retryable_http_status, "send_mail": send_mail,
+            "shared_task": celery.shared_task,
             "timedelta": timedelta, "timezone": timezone, "transaction": transaction, **names,
         }  # fmt: skip
         exec(compile(theirs if system == "celery" else ours, str(PAGE), "exec"), offered)
