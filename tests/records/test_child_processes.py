@@ -43,7 +43,7 @@ def steps(export):
 
 
 def test_every_way_a_handler_in_a_child_may_end(worker):
-    ways = ("return", "fail", "die", "commit", "commit and die", "log", "save", "requeue", "hang")
+    ways = ("return", "fail", "die", "commit", "commit and die", "log", "save", "requeue", "reschedule", "hang")
     exports = {way: Export.objects.create(name=way) for way in ways}
 
     returned = ended(exports["return"], "completed")
@@ -73,10 +73,10 @@ def test_every_way_a_handler_in_a_child_may_end(worker):
     saved = ended(exports["save"], "completed")
     assert (saved.name, len(saved.execution_logs)) == ("saved", 1)
 
-    requeued = exports["requeue"]
-    until(lambda: Export.objects.filter(pk=requeued.pk, process_after__isnull=False, state="queued").exists(), 60)
-    requeued.refresh_from_db()
-    assert (requeued.process_after or timezone.now()) > timezone.now() + timedelta(minutes=50)
+    for way in ("requeue", "reschedule"):
+        requeued = Export.objects.filter(pk=exports[way].pk, process_after__isnull=False, state="queued")
+        until(requeued.exists, 60)
+        assert requeued.get().process_after > timezone.now() + timedelta(minutes=50)
 
     hung = ended(exports["hang"], "errored")
     assert (hung.failure_message or "").startswith("The handler exceeded max_runtime (6 s).")

@@ -13,7 +13,7 @@ from django_jobchains import pools
 from django_jobchains.isolation import Isolation
 from django_jobchains.middleware import Middleware
 from django_jobchains.models import WorkerPresence
-from django_jobchains.processors import Processors
+from django_jobchains.processors import Processors, RescheduleJob
 from django_jobchains.records import NonRetryable, RecordProcessor
 from tests.records.models import LETTER_COLUMNS, Export, Letter
 from tests.shop.models import Effect
@@ -75,6 +75,10 @@ def requeue(record, run):
     run.requeue(after=timezone.now() + HOUR)
 
 
+def reschedule(record, run):
+    raise RescheduleJob(delay="1h")
+
+
 def commit_requeue(record, run):
     """Stay in a hook of the commit until the test lets it go on. Note then whether the attempt was asked to stop."""
 
@@ -101,6 +105,7 @@ WAYS = {
     "hang": hang,
     "fail": fail,
     "requeue": requeue,
+    "reschedule": reschedule,
     "commit requeue": commit_requeue,
 }
 
