@@ -236,7 +236,7 @@ class HasTypes(Generic[InputT_contra, OutputT_co]):
 
 
 #: The input for a job type. No function is like the second one: because of it, mypy infers the type of the input from
-#: the job type first, reads a literal as a value of that type, and reports which input the job type takes.
+#: the job type first, and reads a literal as a value of that type: see docs/decisions/0125-types-of-inputs.md.
 Given = Union[ValueT, Callable[[ValueT], Never]]  # noqa: UP007 - mypy refuses a type variable before |
 
 
