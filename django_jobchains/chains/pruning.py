@@ -177,7 +177,9 @@ def _final(statuses: Iterable[str]) -> tuple[str, ...]:
     given = (statuses,) if isinstance(statuses, str) else tuple(statuses)
     for status in given:
         if status not in FINAL:
-            raise ValueError(f"{status!r}: only chains that are {', '.join(sorted(FINAL))} can be pruned.")
+            raise ValueError(
+                f"statuses={statuses!r:.100}: {status!r} is not one of {', '.join(FINAL)}, so such chains cannot be pruned."
+            )
     return tuple(dict.fromkeys(str(status) for status in given))
 
 

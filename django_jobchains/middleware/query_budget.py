@@ -38,7 +38,7 @@ class QueryBudget(Middleware):
         if action not in ("log", "fail"):
             raise RegistryError(f"QueryBudget(action={action!r}): 'log' or 'fail'.")
         if type(max_queries) is not int or max_queries < 0:  # a bool is an int too
-            raise RegistryError(f"QueryBudget({max_queries!r}): a number of queries, 0 or more.")
+            raise RegistryError(f"QueryBudget({max_queries!r}): pass a number of queries, 0 or more.")
         self.max_queries = max_queries
         self.action = action
         self.using = {using} if isinstance(using, str) else using and frozenset(using)

@@ -86,12 +86,12 @@ def _selected(objects: Any) -> QuerySet[Any] | None:
     if isinstance(objects, QuerySet):
         selected = objects if objects.query.is_sliced else objects.order_by()
         return selected.using(db_for_write(objects))
-    rows = [objects] if isinstance(objects, Model) else list(objects)
+    rows = list(objects) if isinstance(objects, Iterable) else [objects]
     if not rows:
         return None
     kind = type(rows[0])
     if not (isinstance(rows[0], Model) and all(type(row) is kind for row in rows)):
-        raise TypeError(f"{objects!r:.100}: pass instances of one model, or a QuerySet.")
+        raise TypeError(f"Pass instances of one model, or a QuerySet, not {objects!r:.100}.")
     using = router.db_for_write(kind, instance=rows[0])
     return kind._base_manager.using(using).filter(pk__in=[row.pk for row in rows])
 

@@ -11,7 +11,7 @@ from django.core.checks import run_checks
 from django.core.exceptions import SynchronousOnlyOperation
 from django.core.management import CommandError, call_command
 
-from django_jobchains import chains
+from django_jobchains import chains, records
 from django_jobchains.exceptions import InvalidInput, RescheduleJob
 from django_jobchains.handlers.batch import Batch
 from django_jobchains.handlers.running_job import RunningJob
@@ -87,6 +87,8 @@ MESSAGES = [
     (lambda: registered(int | None), f"ship' is annotated with int | None, {OF_INPUT}[int | None]"),
     (lambda: registered(list[int], batch_limit=5), "but takes a Batch: annotate it with Batch[list]"),
     (lambda: registered(RunningJob[int], batch_limit=5), "ship' takes a Batch[…] of jobs, not a RunningJob."),
+    (lambda: records.cancel(5), "Pass instances of one model, or a QuerySet, not 5."),
+    (lambda: chains.prune("5d", statuses=["running"]), "statuses=['running']: 'running' is not one of completed, failed"),
     (in_async_code(charge.enqueue), "not an int"),
     (in_async_code(lambda: charge.enqueue(1)), IN_ASYNC_CODE),
     (in_async_code(lambda: chains.enqueue_many([charge.item(1)])), IN_ASYNC_CODE),

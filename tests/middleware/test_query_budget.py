@@ -262,7 +262,7 @@ def test_execute_wrappers_of_the_handler_are_supported(work, caplog):
 
 @pytest.mark.parametrize("arguments", [(-1,), ("3",), (True,), (1.5,)])
 def test_budget_must_be_a_number_of_queries(arguments):
-    with pytest.raises(RegistryError, match="a number of queries, 0 or more"):
+    with pytest.raises(RegistryError, match="pass a number of queries, 0 or more"):
         QueryBudget(*arguments)
 
 
