@@ -177,9 +177,7 @@ def _final(statuses: Iterable[str]) -> tuple[str, ...]:
     given = (statuses,) if isinstance(statuses, str) else tuple(statuses)
     for status in given:
         if status not in FINAL:
-            raise ValueError(
-                f"statuses={statuses!r:.100}: {status!r} is not one of {', '.join(FINAL)}, so such chains cannot be pruned."
-            )
+            raise ValueError(f"Chains that are {status!r} cannot be pruned: pass some of {', '.join(FINAL)}.")
     return tuple(dict.fromkeys(str(status) for status in given))
 
 

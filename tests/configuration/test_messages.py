@@ -88,7 +88,7 @@ MESSAGES = [
     (lambda: registered(list[int], batch_limit=5), "but takes a Batch: annotate it with Batch[list]"),
     (lambda: registered(RunningJob[int], batch_limit=5), "ship' takes a Batch[…] of jobs, not a RunningJob."),
     (lambda: records.cancel(5), "Pass instances of one model, or a QuerySet, not 5."),
-    (lambda: chains.prune("5d", statuses=["running"]), "statuses=['running']: 'running' is not one of completed, failed"),
+    (lambda: chains.prune("5d", statuses=["running"]), "Chains that are 'running' cannot be pruned: pass"),
     (in_async_code(charge.enqueue), "not an int"),
     (in_async_code(lambda: charge.enqueue(1)), IN_ASYNC_CODE),
     (in_async_code(lambda: chains.enqueue_many([charge.item(1)])), IN_ASYNC_CODE),
