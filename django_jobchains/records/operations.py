@@ -86,7 +86,7 @@ def _selected(objects: Any) -> QuerySet[Any] | None:
     if isinstance(objects, QuerySet):
         selected = objects if objects.query.is_sliced else objects.order_by()
         return selected.using(db_for_write(objects))
-    rows = list(objects) if isinstance(objects, Iterable) else [objects]
+    rows = [objects] if isinstance(objects, Model) or not isinstance(objects, Iterable) else list(objects)
     if not rows:
         return None
     kind = type(rows[0])
