@@ -38,7 +38,7 @@ class Label:
     trouble: str = Trouble.NONE
 
 
-@processors.register("shop.render_label")
+@processors.register("shop.render_label", label="For {recipient}")
 def render_label(job: RunningJob[Label]) -> str:
     """Return the label as an SVG image."""
     if job.attempt == 1:

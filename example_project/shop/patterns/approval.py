@@ -45,6 +45,7 @@ approval: JobType[Request, None] = JobType(
     input=Request,
     continues_with=["shop.charge", "shop.send_rejection"],
     completion_form="shop.forms.DecisionForm",
+    label="Order {order_id}",
 )
 
 
@@ -75,7 +76,7 @@ def reject(order: Order, reason: str, decided_by: str = "") -> None:
         raise AlreadyDecided from error
 
 
-@processors.register("shop.reject_when_undecided")
+@processors.register("shop.reject_when_undecided", label="Order {order_id}")
 def reject_when_undecided(job: RunningJob[Request]) -> str:
     """Reject an undecided order. Like the page, this locks only the order's chain, so the two cannot deadlock."""
     try:

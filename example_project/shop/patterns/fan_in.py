@@ -55,7 +55,7 @@ def import_prices(job: RunningJob[Import]) -> Continuation:
         return job.continue_with(sum_up_prices, job.input, blockers=started)
 
 
-@processors.register("shop.import_part", mode="atomic")
+@processors.register("shop.import_part", mode="atomic", label="Lines {start} to {stop}")
 def import_part(job: RunningJob[Part]) -> int:
     """Set all prices of the part, or none if a line is invalid."""
     part, changed = job.input, 0

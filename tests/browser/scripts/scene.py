@@ -82,9 +82,9 @@ def ended(minutes, seconds):
 def order(minutes):
     """Create a chain of an order that was charged, with a receipt and points."""
     number = next(numbers)
-    jobs = []
+    inputs, jobs = ({}, {"payment_reference": f"pay_{number}"}, {"points": 57}), []
     for index, type_name in enumerate(STEPS):
-        fields = {"chain_index": index, "chain_type_name": STEPS[0], "input": {"order_id": number}}
+        fields = {"chain_index": index, "chain_type_name": STEPS[0], "input": {"order_id": number, **inputs[index]}}
         if jobs:
             fields["chain_id"] = jobs[0].id
         last = {"output": 57} if type_name == STEPS[-1] else {}
@@ -126,16 +126,22 @@ def notes_of(of):
         yield LogLine(**said, position=position, logged_at=NOW, level=level, text=text, fields={"list": 12})
 
 
+def lines_from(start):
+    return {"price_list_id": 12, "start": start, "stop": start + 25}
+
+
 def an_import(minutes):
     """Create the import of a price list: the last part runs, the one before it failed, the summary waits for all."""
     first = job("shop.import_prices", minutes, queue="imports", input={"price_list_id": 12}, **ended(minutes, 0.8))
     parts = [
-        job("shop.import_part", minutes, queue="imports", input={"start": at}, output=25, **ended(minutes, 2 + at / 50))
+        job(
+            "shop.import_part", minutes, queue="imports", input=lines_from(at), output=25, **ended(minutes, 2 + at / 50)
+        )
         for at in (0, 25, 50)
     ]
     error = {"last_error": "line 91: 'sencha;cheap'", "finished_at": ago(minutes - 1), "attempt": 1, "lease_number": 1}
-    parts.append(job("shop.import_part", minutes, queue="imports", input={"start": 75}, status="failed", **error))
-    parts.append(running("shop.import_part", minutes, queue="imports", input={"start": 100}))
+    parts.append(job("shop.import_part", minutes, queue="imports", input=lines_from(75), status="failed", **error))
+    parts.append(running("shop.import_part", minutes, queue="imports", input=lines_from(100)))
     step = {"chain_id": first.id, "chain_index": 1, "chain_type_name": first.type_name, "queue": "imports"}
     waits = {"status": "blocked", "on_blocker_failure": "run", "input": first.input}
     return [first, *parts, job("shop.sum_up_prices", minutes, **step, **waits)]
