@@ -216,7 +216,7 @@ def reports():
     for night in (4, 3, 2, 1):
         tick = NEXT_NIGHT - timedelta(days=night)
         minutes = (NOW - tick).total_seconds() / 60
-        of = {"schedule_name": "sales-report", "scheduled_for": tick}
+        of = {"schedule_name": "sales-report", "scheduled_for": tick, "input": None}
         end = (
             {**ended(minutes, 38), "output": 57}
             if night > 1
