@@ -251,4 +251,6 @@ def test_a_form_without_the_shown_jobs_completes_nothing(superuser, rows, shown)
 def test_the_input_of_one_job_is_shown_with_the_permission(staff, rows):
     may, may_not = staff("complete_job", "view_payload"), staff("complete_job")
     for client, number, is_shown in ((may, 1, True), (may_not, 1, False), (may, 3, False)):
-        assert ("Ada Vogel" in text_of(choose_action(client, "complete", rows[:number]))) is is_shown
+        page = text_of(choose_action(client, "complete", rows[:number]))
+        assert ("&quot;Ada Vogel&quot;" in page) is is_shown
+        assert ("Ada Vogel" in page) is (client is may), "also in the labels"
