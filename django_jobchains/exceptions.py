@@ -382,7 +382,7 @@ class JobLocked(JobchainsError):
 
     def __init__(self) -> None:
         super().__init__("Another transaction has locked the job, or one of the batch. Nothing was written, and no "
-                         "attempt is counted: the jobs are handed back, and the locked one waits.")  # fmt: skip
+                         "attempt is counted: the jobs return to the queue, and the locked job waits.")  # fmt: skip
 
 
 class JobAborted(JobchainsError):

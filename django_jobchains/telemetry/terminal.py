@@ -54,7 +54,7 @@ class TerminalSink:
 
     def _line(self, event: Event) -> str:
         if isinstance(event, WorkerStopped):
-            abandoned = f" {event.abandoned} handed back unfinished." if event.abandoned else ""
+            abandoned = f" {event.abandoned} returned to the queue." if event.abandoned else ""
             return f"Stopped: {self._totals() or 'no jobs'}.{abandoned}"
         return redact_event(event).line()
 

@@ -176,7 +176,7 @@ class RecordWorkers:
                 self._store.deferred.defer_records(table, left)
                 logger.warning(DEFERRED, len(left), kind.name)
         except Exception as error:
-            text = "Records of %r could not be handed back; they are reset when their heartbeats are missing: %s"
+            text = "Records of %r could not be queued again; they are reset when their heartbeats are missing: %s"
             log_error(logger, error, text, kind.name)
 
     def _unwritten(self, table: RecordTable, ends: Sequence[RecordEnd]) -> Sequence[RecordEnd]:

@@ -22,8 +22,8 @@ logger = getLogger("django_jobchains")
 
 #: Logged when outcomes and jobs are deferred: see docs/decisions/0031-deferred-writes.md.
 DEFERRED = (
-    "%d outcomes could not be written and %d jobs could not be handed back, because the jobs are locked. They are "
-    "stored, and any worker applies them when the locks are released."
+    "%d outcomes could not be written and %d jobs could not be returned to the queue, because the jobs are locked. "
+    "They are stored, and any worker applies them when the locks are released."
 )
 
 #: How often the stop request is checked for urgency.
@@ -77,7 +77,7 @@ class Shutdown:
         if names := self._join_pools(time.monotonic()):
             text = "Still running after the shutdown timeout: %s. Raise SHUTDOWN_SECONDS."
             if self._request.is_urgent:
-                text = "Still running after a second signal to stop: %s. Their jobs are handed back."
+                text = "Still running after a second signal to stop: %s. Their jobs are returned to the queue."
             logger.warning(text, ", ".join(names))
 
     def _kill_children(self) -> None:
@@ -131,7 +131,7 @@ class Shutdown:
                 self._defer([*ended, *(EndedAttempt("handed_back", key, has_begun=has_begun) for key in locked)])
                 logger.warning(DEFERRED, len(ended), len(locked))
         except Exception as error:
-            text = "Jobs could not be handed back; they are reclaimed when their leases expire: %s"
+            text = "Jobs could not be returned to the queue; they are reclaimed when their leases expire: %s"
             log_error(logger, error, text)
 
     def _defer(self, ended: Sequence[EndedAttempt]) -> None:

@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True), pytest.
 
 LATER = timedelta(seconds=2)
 SHUTDOWN_SECONDS = 10.0
-#: Limits that a busy machine does not reach, because jobs that are handed back too early have two effects.
+#: Limits that a busy machine does not reach, because jobs that are returned to the queue too early have two effects.
 LIMITS = {"LEASE_SECONDS": "60", "STOP_SECONDS": str(SHUTDOWN_SECONDS), "ABORT_SECONDS": str(SHUTDOWN_SECONDS)}
 #: The time from the start of the process in which it imports, connects, claims and works.
 LATEST_SIGNAL_SECONDS = 1.6

@@ -85,7 +85,7 @@ def test_a_stopping_worker_kills_it_and_hands_its_job_back(start_isolated):
     job = chain.jobs.get()
     assert (job.status, job.attempt, job.crashes) == ("pending", 0, 0)
     assert failures(chain) == []
-    assert "Still running" not in worker.output  # it was killed before its job was handed back
+    assert "Still running" not in worker.output  # it was killed before its job was returned to the queue
     until(lambda: has_ended(pid), 10)
 
 

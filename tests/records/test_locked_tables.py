@@ -251,5 +251,5 @@ def test_records_that_run_meanwhile_are_handled_once(register, start_worker, eve
         until(are_completed, 20, what=states)
     assert set(calls.values()) == {1}
     assert not events.of(AttemptAbandoned)
-    # A record that was to be loaded while the table was locked is handed back.
+    # A record that was to be loaded while the table was locked is returned to the queue.
     assert {event.ending for event in events.of(AttemptEnded)} <= {"completed", "handed_back"}

@@ -56,7 +56,7 @@ class Oracle:
             self.expect(job.status != "completed" or job.completed_by, job, "I3: somebody completed it")
 
     def check_counters(self):
-        """Check that each claim has completed the job, left a failure, counted as a reschedule, or was handed back."""
+        """Check that each claim has completed, failed or rescheduled the job, or returned it to the queue."""
         for job in self.jobs:
             crashes, errors = self.failures[(job.id, "crash")], self.failures[(job.id, "error")]
             open_or_won = int(job.status in ("running", "completed"))

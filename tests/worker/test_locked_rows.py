@@ -375,7 +375,7 @@ def test_worker_that_stops_while_a_job_is_locked_stores_the_result_for_later(gat
 
 
 def test_handler_inside_complete_does_not_prevent_other_hand_backs(processors, start, gate, caplog):
-    """Its own job is handed back when its transaction has ended, without counting an attempt."""
+    """Its own job is returned to the queue when its transaction has ended, without counting an attempt."""
     is_inside = threading.Event()
 
     @processors.register("worker.inside")
@@ -395,7 +395,7 @@ def test_handler_inside_complete_does_not_prevent_other_hand_backs(processors, s
     assert is_inside.wait(15)
     worker.stop(timeout=0)
     until(lambda: {chain.refresh().status for chain in others} == {"pending"})
-    until(lambda: "0 outcomes could not be written and 1 jobs could not be handed back" in caplog.text)
+    until(lambda: "0 outcomes could not be written and 1 jobs could not be returned to the queue" in caplog.text)
     assert locked.refresh().status == "running"
     gate.set()
     start()

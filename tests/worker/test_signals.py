@@ -134,7 +134,7 @@ def test_stuck_handler_does_not_keep_a_process_running(start_process, mode, sign
     until_gone(unit, 0)
     assert job_rows() == before
     assert not FailedAttempt.objects.exists()
-    assert "1 handed back unfinished" in process.output
+    assert "1 returned to the queue" in process.output
     reason = "the shutdown timeout" if signals == 1 else "a second signal to stop"
     assert f"Still running after {reason}: {chain.type_name} {chain.id}." in process.output
 

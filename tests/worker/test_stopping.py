@@ -1,4 +1,4 @@
-"""Stopping uses no attempt: unfinished jobs are handed back at once."""
+"""Stopping uses no attempt: unfinished jobs are immediately returned to the queue."""
 
 import threading
 import time
@@ -68,7 +68,7 @@ def test_jobs_claimed_ahead_are_handed_back(waiting, quick, make_worker):
     worker = make_worker(slots=1)
     worker.components.slots.backlog.average_seconds = 0.001  # as after many short jobs: the worker claims ahead
     worker.start()
-    until(has_started)  # some jobs are claimed ahead now; half a second later they would be handed back anyway
+    until(has_started)  # Some jobs are claimed ahead now. Half a second later, they would be queued again anyway.
     assert worker.stop(timeout=0) == 1
     until(
         lambda: set(Job.objects.values_list("status", "attempt", "leased_by")) == {("pending", 0, None)}, what=job_rows

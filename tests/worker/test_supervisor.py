@@ -46,7 +46,7 @@ def test_killed_worker_is_replaced_and_the_others_continue(start_process):
 
 @slow
 def test_killed_supervisor_leaves_no_worker_running(start_process):
-    """The workers stop as after SIGTERM: their jobs are handed back, and no attempt is used."""
+    """The workers stop as after SIGTERM: their jobs are returned to the queue, and no attempt is used."""
     chains.enqueue_many([jobs.heed.item() for _ in range(2)])
     before = job_rows()
     options = {"ABORT_SECONDS": "15", "LEASE_SECONDS": "60"}

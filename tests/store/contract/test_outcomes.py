@@ -205,7 +205,7 @@ def test_a_request_for_another_attempt_keeps_the_last_error_unless_it_has_a_reas
         assert stored(job).last_error == expected
 
 
-# Attempts that are handed back
+# Attempts that are returned to the queue
 
 
 def test_hand_back_reduces_the_attempts_and_changes_nothing_else(store):
