@@ -141,8 +141,8 @@ def close_thread_connections() -> None:
     Sound connections are returned to their pool, which would log a warning for each closed one.
     """
     for connection in opened_connections():
-        is_in_transaction = connection.in_atomic_block or _raw_transaction(connection.connection)
-        if getattr(connection, "pool", None) and not is_in_transaction and connection.is_usable():
+        is_pooled = getattr(connection, "pool", None) and not connection.in_atomic_block
+        if is_pooled and not _raw_transaction(connection.connection) and connection.is_usable():
             connection.close()
         else:
             drop_connection(connection)
