@@ -185,15 +185,15 @@ def test_a_class_with_both_hooks_wraps_both_kinds_of_handlers(scenario):
 def test_plain_handlers_refuse_middleware_that_has_only_an_async_hook(middleware):
     processors = Processors(middleware=[middleware])
     processors.register("awaited", input=Any, output=Any)(anothing)
-    processors.records(Upload, "awaited record")(anothing)
+    processors.records(Upload, "awaited_record")(anothing)
     for register in (
         processors.register("plain", input=Any, output=Any),
         processors.register("batch", input=Any, output=Any, batch_limit=2),
-        processors.records(Upload, "plain record"),
+        processors.records(Upload, "plain_record"),
     ):
         with pytest.raises(InvalidDeclaration, match=r"around_handler\(\) is for 'async def' handlers, and this one"):
             register(nothing)
-    assert {*processors.by_name, *processors.record_types} == {"awaited", "awaited record"}
+    assert {*processors.by_name, *processors.record_types} == {"awaited", "awaited_record"}
 
 
 @pytest.mark.parametrize("hook", ["around_prepare", "around_complete"])
