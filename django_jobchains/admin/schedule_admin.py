@@ -41,7 +41,7 @@ LARGE = ("input", "last_error")
 #: The last chains on the page of a schedule, and how many are read where ``has_view_permission`` hides some of them.
 MAX_CHAINS = 20
 MAX_CHAINS_READ = 500
-IN_CODE = _("declared in code, which alone can change or remove it")
+IN_CODE = _("declared in code, change or remove it there")
 
 
 def state_badge(schedule: Schedule) -> SafeString:

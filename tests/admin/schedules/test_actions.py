@@ -114,9 +114,9 @@ def test_schedules_of_code_cannot_be_deleted_unless_they_are_orphaned(
         superuser.get(url("change", Schedule(pk="coded"), "schedule"))
     )
     asked = superuser.get(page_of("delete", Schedule(pk="coded")))
-    assert "skipped: declared in code, which alone can change or remove it" in text_of(asked)
+    assert "skipped: declared in code, change or remove it there" in text_of(asked)
     assert messages_in(act_many(superuser, "delete", ["coded", "mine", "orphan"]))[-2:] == [
-        "2 schedules deleted.", "1 row skipped: declared in code, which alone can change or remove it (coded).",
+        "2 schedules deleted.", "1 row skipped: declared in code, change or remove it there (coded).",
     ]  # fmt: skip
     assert [row.name for row in schedules.list()] == ["coded"]
 
@@ -124,7 +124,7 @@ def test_schedules_of_code_cannot_be_deleted_unless_they_are_orphaned(
     of_code("late", is_declared=False)
     processors.schedule("late", report, every=60, input=Report("day"))
     reply = superuser.post(page_of("delete", Schedule(pk="late")))
-    assert messages_in(reply)[-1] == "1 row skipped: declared in code, which alone can change or remove it (late)."
+    assert messages_in(reply)[-1] == "1 row skipped: declared in code, change or remove it there (late)."
     assert schedules.get("late")
 
 

@@ -205,7 +205,7 @@ def test_schedules_of_code_are_not_changed(superuser, of_code, beat):
     page = url("edit", coded, "schedule")
     assert page not in text_of(superuser.get(url("change", coded, "schedule")))
     for reply in (superuser.get(page), superuser.post(page, USUAL)):
-        assert messages_in(reply)[-1] == "Nothing was changed: declared in code, which alone can change or remove it."
+        assert messages_in(reply)[-1] == "Nothing was changed: declared in code, change or remove it there."
         assert reply["Location"] == url("change", coded, "schedule")
     assert list(Schedule.objects.values()) == before
 
