@@ -24,7 +24,7 @@ from tests.support.jobs import create, database_now
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("record_site")]
 
 #: It adds an element, leaves an attribute in each kind of quotes, is an address, and is escaped twice if at all.
-ONE_OF_EACH = ('"><script>alert(1)</script>', "' onmouseover='alert(1)", "javascript:alert(1)", "&lt;b&gt;")
+ONE_OF_EACH = ('"><script>alert(1)</script>', "'/onmouseover='alert(1)", "javascript:alert(1)", "&lt;b&gt;")
 
 
 def give_up(*args):
