@@ -6,7 +6,7 @@ from django_jobchains import chains
 from django_jobchains.admin import ChainAdmin, JobAdmin
 from django_jobchains.models import Job
 from django_jobchains.processors import JobType, get_registry
-from tests.admin.browsing import Page, choose_action, open_list
+from tests.admin.browsing import Page, choose_action, open_list, url, verb_url
 from tests.support.chain_shapes import ship
 
 pytestmark = pytest.mark.django_db
@@ -46,12 +46,18 @@ def test_labels_require_the_permission_to_view_payloads(staff, model, order):
 
 @pytest.mark.parametrize("verb", ["retry", "cancel"])
 def test_the_page_that_asks_for_confirmation_has_them(staff, model, order, verb):
-    """Also that of an action which none of the rows allows."""
+    """Also that of an action which none of the rows allows. If there is one row, its page is linked above."""
     clerk, blind = staff("retry_job", "cancel_job", "view_payload"), staff("retry_job", "cancel_job")
     ids = open_list(clerk, model).ids
     for client, shown in ((clerk, ["Order 8", "Order 7"]), (blind, [])):
         page = Page(choose_action(client, verb, ids, model))
         assert [label.text for label in page.root.all("span", "jobchains-label")] == shown
+        [crumbs] = Page(client.get(verb_url(verb, Job(pk=ids[0]), model))).root.all("div", "breadcrumbs")
+        links = [(link.text, link.attributes["href"]) for link in crumbs.all("a")]
+        name = " – ".join(["shop.order", *shown[:1]])
+        assert links[2:] == [
+            (f"{model.title()}s", url("changelist", model=model)), (name, url("change", Job(pk=ids[0]), model))
+        ]  # fmt: skip
 
 
 @pytest.mark.parametrize("decides", ["may", "has_view_permission"])
