@@ -33,11 +33,11 @@ def isolation_of(name, **options):
 def test_the_processor_its_slice_the_worker_and_the_settings_decide_in_this_order(registry, settings):
     part = Processors(isolation="process")
     register(registry, "own", part=part, isolation=SMALL)
-    register(registry, "of slice", part=part)
+    register(registry, "of_slice", part=part)
     register(registry, "open")
     assert isolation_of("open") == Isolation("thread")
     assert isolation_of("own", isolation="transient") == SMALL
-    assert isolation_of("of slice", isolation="transient") == Isolation("process")
+    assert isolation_of("of_slice", isolation="transient") == Isolation("process")
     assert isolation_of("open", isolation=presets.transient()) == Isolation("transient")
     settings.JOBCHAINS = {"ISOLATION": "process"}
     assert isolation_of("open") == Isolation("process")
