@@ -104,7 +104,7 @@ def test_a_number_is_seconds_except_for_an_age():
         (f"resume {'x' * 101}", "is not a name"),
         ("limit mail", "required: N|none"),
         ("limit mail 0", "'0' must be an integer from 1"),
-        ("limit mail many", "'many' must be an integer from 1"),
+        ("limit mail many", "'many' must be an integer from 1, or none for no limit"),
         ("health --max-age soon", "'soon' is not a duration: write for example 90s, 5m, 12h, 30d or 2w"),
         ("health --max-age=-1", "'-1' is not a duration"),
         ("health --max-backlog 1.5", "'1.5' must be an integer from 0"),

@@ -58,6 +58,15 @@ def test_every_shown_status_can_be_filtered_by(run, store, listed):
     assert listed("--jobs", "--status", "pending") == text(last, later)
     assert "--status continued is for jobs: add --jobs" in run("list", "--status", "continued").error
     assert "Choose from blocked, scheduled, pending" in run("list", "--status", "open").error
+    assert "'canceled' is not a status. Did you mean 'cancelled'?" in run("list", "--status", "canceled").error
+
+
+def test_a_type_that_no_app_declares_is_reported_if_nothing_is_found(run):
+    mail.enqueue()
+    done = run("list", "--type", "shop.shpi", "--chain-type", "shop.mail")
+    assert (done.code, done.lines) == (0, ["No chains."])
+    assert done.notes == "No app declares the type 'shop.shpi'. Did you mean 'shop.ship'?\n"
+    assert run("list", "--type", "shop.mail", "--type", "shop.shpi").notes == ""
 
 
 def test_jobs_are_listed_by_their_own_type_or_that_of_their_chain(run, listed):

@@ -65,7 +65,9 @@ class TestOperations:
             (["next", "often", "nightly"], 2, "'schedules next' takes one name."),
             (["show", "other"], 1, "No schedule 'other'."),
             (["pause", "often", "other"], 1, "No schedule 'other'."),
-            (["run-now", "other"], 1, "No schedule 'other'."),
+            (["run-now", "other"], 1, "No schedule 'other'. Schedules that the code declares are stored when"),
+            (["next", "nihgtly"], 1, "No schedule 'nihgtly'. Did you mean 'nightly'?"),
+            (["pause", "oftn"], 1, "No schedule 'oftn'. Did you mean 'often'?"),
         ],
     )
     def test_errors(self, run, words, code, error):

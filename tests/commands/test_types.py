@@ -63,6 +63,7 @@ def test_the_text_is_readable(run):
     assert out.splitlines()[0] == "shop.charge"
     assert "int → int · continues with shop.receipt" in out
     assert "in the slice tests.commands.conftest" in out
+    assert "observer" not in out
     for words in (
         "max attempts  3 processor",
         "lease         30 s processor",

@@ -10,6 +10,7 @@ from django_jobchains.db.ids import first_id_at
 from django_jobchains.db.times import Times
 from django_jobchains.models import Chain, Job
 from django_jobchains.models.jobs import shown_status
+from django_jobchains.processors import JobType
 from django_jobchains.statuses import Status
 from tests.support.chain_shapes import MORNING, SHAPES, all_of, mail, pack, rows, ship, steps
 from tests.support.jobs import database_now
@@ -96,6 +97,8 @@ def test_an_unknown_status_is_an_error(model, statuses):
 
 def test_chains_have_the_type_of_their_first_job_and_jobs_their_own(shapes):
     assert names(shapes, Chain.objects.of_type("shop.pack")) == SHAPES.keys()
+    assert names(shapes, Chain.objects.of_type(JobType("shop.pack"))) == SHAPES.keys()
+    assert names(shapes, Chain.objects.of_chain_type(JobType("shop.mail"), "shop.ship")) == {"blocker"}
     assert names(shapes, Chain.objects.of_chain_type("shop.mail")) == {"blocker"}
     assert not Chain.objects.of_type("shop.ship").exists()
     assert Job.objects.of_type("shop.ship").count() == 5
