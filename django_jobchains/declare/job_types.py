@@ -82,6 +82,9 @@ _read = json.JSONDecoder().raw_decode
 #: The id of a deleted job may be used again. Random first lease numbers keep the attempts of both jobs apart.
 MAX_FIRST_LEASE = 2**30
 
+#: What cannot stand for a job: a caller who passes it expects the job type to be a plain function of its input.
+_INPUTS = (str, int, float, dict, UUID)
+
 InputT = TypeVar("InputT")
 NewJobT = TypeVar("NewJobT", bound=NewJob)
 
@@ -166,6 +169,11 @@ class JobType(HasTypes[InputT, OutputT_co]):
         """Call the handler directly, as in a unit test. Returns what it returns: await it if it is async."""
         if self.processor is None:
             raise ProcessorNotFound(self.name)
+        given: Any = job
+        if isinstance(given, _INPUTS):  # Tests may pass any object that stands for a job.
+            raise TypeError(
+                f"{self.name!r} takes a job when it is called. To start a job with an input, call enqueue()."
+            )
         return self.processor.function(job)
 
     @overload

@@ -69,6 +69,7 @@ MESSAGES = [
     (lambda: charge.input_codec.decode('"x"', InvalidInput), "Not an int: Input should be a valid integer"),
     (lambda: JobType("x", input=Invoice).enqueue(5), "Input of 'x': not an Invoice: pass Invoice(order_id=…), not"),
     (lambda: JobType("x").enqueue(b"5"), "Input of 'x': at $: bytes is not JSON: annotate the handler with"),
+    (lambda: registered(RunningJob[int])(5), "'messages.ship' takes a job when it is called. To start a job with"),
     (lambda: JobType("a mail"), "name='a mail' has a space in it: use dots, as in 'app.send_mail'."),
     (lambda: Job.objects.of_type(5), "A job type is given as a JobType or by its name, not as int: 5."),
     (lambda: Chain.objects.of_chain_type(None), "A job type is given as a JobType or by its name, not as NoneType"),
