@@ -49,20 +49,27 @@ def kind(registry, request):
 
 def fill(kind, records_of_a_key, *, is_saturated=True):
     """Create keys with this many waiting records, all at their limit except one, or all free."""
-    add(KEYS * records_of_a_key, "queued")
+    add(records_of_a_key, "queued")
     rate = kind.limited("default").rate
     if is_saturated and rate:
         starts = [(f"{rate.name}{TENANT_SEPARATOR}{key}", rate.rate) for key in range(KEYS) if key != FREE]
         get_store().rates.charge(LIMIT * starts, database_now())
     elif is_saturated:
-        add(KEYS * LIMIT, "processing")
+        add(LIMIT, "processing")
         Upload.objects.filter(state="processing", size=FREE).delete()
     with connection.cursor() as cursor:
         cursor.execute(f"ANALYZE {Upload._meta.db_table}")
 
 
-def add(count, state):
-    Upload.objects.bulk_create([Upload(state=state, size=number % KEYS) for number in range(count)], batch_size=5_000)
+def add(records_of_a_key, state):
+    """Create records of each key: the first by the ORM, the others as copies, which takes a tenth of the time."""
+    first, *_, last = Upload.objects.bulk_create([Upload(state=state, size=key) for key in range(KEYS)])
+    table = Upload._meta.db_table
+    columns = ", ".join(field.column for field in Upload._meta.concrete_fields if not field.primary_key)
+    copy = f"INSERT INTO {table} ({columns}) SELECT {columns} FROM {table} WHERE id BETWEEN %s AND %s ORDER BY id"
+    with connection.cursor() as cursor:
+        for _ in range(records_of_a_key - 1):
+            cursor.execute(copy, [first.pk, last.pk])
 
 
 def dequeue(kind, limit=10):
@@ -92,7 +99,7 @@ def test_a_dequeue_among_saturated_keys_does_not_depend_on_their_backlogs(kind):
 
     fill(kind, 2)
     few = max(costs(run))
-    add(KEYS * 18, "queued")
+    add(18, "queued")
     many = max(costs(run))
     vendor = connection.vendor
     assert many <= FOR_A_KEY[vendor] * KEYS + FOR_THE_STATEMENTS[vendor], many
