@@ -32,7 +32,7 @@ BUDGETS = {
     "testing": 1019,
     "records": 946,
     "chains": 670,
-    "models": 936,
+    "models": 908,
     "handlers": 560,
     "monitoring": 830,
     "db": 640,
@@ -42,7 +42,7 @@ BUDGETS = {
     "management": 400,
     "middleware": 340,
     "exceptions": 250,
-    "conf": 187,
+    "conf": 198,
     "values": 140,
     "isolation": 127,
     "contrib": 82,
@@ -56,16 +56,16 @@ BUDGETS = {
     "__init__": 54,
     "processors": 40,
     "apps": 38,
-    "pytest_plugin": 19,
+    "pytest_plugin": 21,
     "tasks_backend": 685,
     "schedules": 369,
 }
-MAX_CODE = 37_983
-MAX_LINES = 53_622
-MAX_FILES = 261
+MAX_CODE = 38_124
+MAX_LINES = 53_845
+MAX_FILES = 259
 MAX_LINES_OF_A_FILE = 700
 #: The number of private functions of up to three lines that only one function calls.
-MAX_SHORT_FUNCTIONS = 62
+MAX_SHORT_FUNCTIONS = 50
 IGNORED_TOKENS = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 
