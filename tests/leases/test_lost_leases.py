@@ -70,7 +70,8 @@ def test_attempt_that_has_completed_its_job_before_it_ends_has_not_lost_it(store
     store.attempts.finish([finished(job)])
     assert query() == {}
     assert not signal.aborted
-    assert held.release([job.key]) == set()
+    [released] = held.release([job.key])
+    assert not released.is_reported
 
 
 def test_detached_attempt_is_not_aborted(store, hold, query):
