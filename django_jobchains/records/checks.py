@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from django.apps import apps
@@ -81,15 +81,22 @@ def check_record_tables(databases: Sequence[str] | None = None, **kwargs: Any) -
         for using in databases or ()
         for kind in _record_types()
         if kind.is_in(using) and not any(model_problems(kind))
-        for problem in table_problems(kind, using)
+        for problem in (table_problems(kind, using) if _is_valid(get_store, using) else ())
     ]
 
 
-def _record_types() -> list[RecordType]:
-    """Return the record workers, or none if the settings are invalid, which another check reports."""
+def _is_valid(read: Callable[..., object], *arguments: str) -> bool:
+    """Return whether the settings that a function reads are valid. Another check reports those that are not."""
     try:
-        get_settings()
+        read(*arguments)
     except ImproperlyConfigured:
+        return False
+    return True
+
+
+def _record_types() -> list[RecordType]:
+    """Return the record workers, or none if the settings are invalid."""
+    if not _is_valid(get_settings):
         return []
     config: Any = apps.get_app_config("django_jobchains")
     return list(config.registry.record_types())

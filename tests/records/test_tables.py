@@ -305,3 +305,11 @@ def test_name_of_a_worker_is_cut_to_the_column(processors, make_worker):
     Letter.objects.create(code="a")
     make_worker(name="a-host-name-that-is-longer-than-the-column").run_until_idle(timeout=20)
     assert Letter.objects.get().host == "a-host-name-that-is-"
+
+
+@pytest.mark.parametrize("wrong", [{"SLOT": 5}, {"LEASE_SECONDS": "soon"}, {"STORE": "no.such.Store"}])
+def test_wrong_settings_are_reported_by_another_check(processors, settings, wrong):
+    processors.records(Upload)(nothing)
+    settings.JOBCHAINS = wrong
+    assert check_records() == []
+    assert check_record_tables(["default"]) == []
