@@ -27,10 +27,10 @@ class WakeUp:
         self.needs_slots = True
         self._changed = threading.Condition()
         self._is_set = self._has_free_slot = False
-        #: The job types that this query, and the second one after a hint, are for; None for all.
+        #: The job types that the next query, and the second one after a hint, are for; None for all.
         self._types: frozenset[str] | None = frozenset()
-        #: When the next query must be for all types, and whether the last one was.
-        self._query_all_at, self._was_for_all = 0.0, True
+        #: Whether the next query must be for all types, when at the latest one must be, and whether the last one was.
+        self._is_for_all, self._query_all_at, self._was_for_all = True, 0.0, True
         self._second_query_at: float | None = None
         #: When to query for jobs that other workers are to claim first.
         self._late_at: float | None = None
@@ -41,9 +41,12 @@ class WakeUp:
 
     def set(self, types: Collection[str] | None = None) -> None:
         """Let the claim loop query now, for jobs of these types; None for all. Records are queried in any case."""
-        if not self._is_set or self._types is not None:
+        if not (self._is_set and self._is_for_all):
             with self._changed:
-                self._add(types)
+                if types is None:
+                    self._is_for_all = True
+                else:
+                    self._add(types)
                 self._is_set = True
                 self._changed.notify()
 
@@ -105,12 +108,11 @@ class WakeUp:
         """
         with self._changed:
             now = time.monotonic()
-            is_for_all = self._needs_free_slot or self._query_all_at <= now
             types = self._types if self._is_set or self._next_query_at(inf) <= now else None
-            if is_for_all or types is None:
+            if self._is_for_all or self._needs_free_slot or self._query_all_at <= now or types is None:
                 types, self._query_all_at = None, 0.0  # The next one too, if this one fails.
             self._was_for_all = types is None
-            self._is_set = self._has_free_slot = False
+            self._is_set = self._is_for_all = self._has_free_slot = False
             self._late_at = None
             if self._second_query_at is not None and now >= self._second_query_at:
                 was_hinted_since = self._hinted_at > self._second_query_at - REQUERY_SECONDS
@@ -123,7 +125,7 @@ class WakeUp:
         """Call after a query. ``found``: whether there were jobs to claim. ``is_full``: whether they took all slots."""
         self._was_fruitless = not found
         if is_full:
-            self._query_all_at = 0.0
+            self._is_for_all = True
         if self._is_shared and is_full:
             self._second_query_at, self._types = time.monotonic() + REQUERY_SECONDS, None
         elif not self.is_second_query_due:

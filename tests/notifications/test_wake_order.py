@@ -120,6 +120,11 @@ def test_query_is_only_for_the_types_of_its_hints(clock):
     wake.query_in(30.0, ["a"])
     wake.query_in(0.0, ["b"])
     assert wake.begin_query() == {"a", "b"}
+    wake.set()
+    assert wake.begin_query() is None
+    wake.set([])
+    wake.wait(60)
+    assert wake.begin_query() == {"a", "b"}
     clock.now += REQUERY_SECONDS
     assert wake.begin_query() == {"a", "b"}, "the second query is for the same types"
     wake.set(["a"])
