@@ -60,8 +60,8 @@ BUDGETS = {
     "tasks_backend": 685,
     "schedules": 369,
 }
-MAX_CODE = 38_124
-MAX_LINES = 53_845
+MAX_CODE = 38_130
+MAX_LINES = 53_854
 MAX_FILES = 259
 MAX_LINES_OF_A_FILE = 700
 #: The number of private functions of up to three lines that only one function calls.
