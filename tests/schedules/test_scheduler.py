@@ -229,7 +229,7 @@ def test_the_other_workers_of_a_fleet_make_one_query_in_a_second(
     ]
     steps = [(now[0] + random.random(), number) for number in range(len(fleet))]
     statements = Counter()
-    while now[0] < 1120:
+    while steps[0][0] < 1120:
         now[0], number = heapq.heappop(steps)
         store.db.ahead_seconds = now[0] - 1000
         with CaptureQueriesContext(connection) as captured:
