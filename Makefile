@@ -30,9 +30,9 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := test
 .PHONY: test test-all $(SESSIONS) demo shop soak bench bench-table bench-page bench-peers format clean
 
-# Three sessions at a time, and in each a process of tests for each core: tests wait about as much as they compute.
+# Two sessions at a time, and in each a process of tests for each core: tests wait about as much as they compute.
 test: $(VENV)/.ready
-	@$(NOX) --parallel 3
+	@$(NOX) --parallel 2
 
 test-all: $(VENV)/.ready
 	@$(NOX) --parallel 2 --sessions lint types docs newest oldest all_slow browser tasks wheel

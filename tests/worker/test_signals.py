@@ -123,7 +123,7 @@ def test_stuck_handler_does_not_keep_a_process_running(start_process, mode, sign
     """The handler sleeps for a minute and ignores its signal. Its job is pending again, and no attempt is used."""
     chain = jobs.stuck.enqueue(60.0)
     before = job_rows()
-    process = start_process(*mode, "--shutdown-timeout", "1" if signals == 1 else "60")
+    process = start_process(*mode, "--shutdown-timeout", "1" if signals == 1 else "60", STOP_SECONDS="15")
     until_started(process)
     unit = members(process)
     process.signal(signal.SIGTERM)
