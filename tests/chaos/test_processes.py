@@ -7,6 +7,7 @@ import time
 from datetime import timedelta
 from functools import partial
 
+import psutil
 import pytest
 from django.db import connection, transaction
 
@@ -135,12 +136,22 @@ def pause_at_work(process):
     if Job.objects.with_status("pending").count() < 50:
         chains.enqueue_many([jobs.write.item(0.02) for _ in range(150)])
     pause(process)
+    until_executed(process)
     with transaction.atomic():
         jobs_of_process = Job.objects.filter(status="running", leased_by__contains=f":{process.pid}:")
         holds_unlocked = jobs_of_process.select_for_update(skip_locked=connection.vendor == "postgresql").exists()
     if not holds_unlocked:
         process.signal(signal.SIGCONT)
     return holds_unlocked
+
+
+def until_executed(process):
+    """Wait until the server has executed what the suspended worker has sent, which may lock its jobs or end them."""
+    if connection.vendor == "postgresql":
+        ports = [each.laddr.port for each in psutil.Process(process.pid).net_connections()]
+        count = "SELECT count(*) FROM pg_stat_activity WHERE client_port = ANY(%s) AND state = 'active'"
+        with connection.cursor() as cursor:
+            until(lambda: cursor.execute(count, [ports]).fetchone() == (0,), 30)
 
 
 @pytest.mark.postgresql
