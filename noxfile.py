@@ -73,7 +73,6 @@ SLOW_ON_POSTGRESQL = {
     "tests/isolation/test_crashes.py",
     "tests/isolation/test_hangs.py",
     "tests/pruning/test_races.py",
-    "tests/several_databases/test_shards.py",
     "tests/records/test_child_processes.py",
     "tests/worker/test_processes.py",
     "tests/worker/test_signals.py",
@@ -103,6 +102,8 @@ ALL_SLOW_ON_SQLITE = {
 }
 #: These add network interfaces to the machine, and Chromium aborts its requests then: so they run after the browser.
 NETWORK = "tests/chaos/test_network.py"
+#: The workers of four databases use half of a server's connections, so they do not run beside other slow tests.
+SHARDS = "tests/several_databases/test_shards.py"
 SHORT_FLEET = ("-m", "short", "--numprocesses", "3", "--dist", "load")
 #: What does not depend on the database runs on SQLite only: output, arguments, processes, and who may see and do what.
 #: Files with tests of locks run on PostgreSQL too.
@@ -191,7 +192,7 @@ def all_slow(session: nox.Session) -> None:
     files = ALL_SLOW_ON_SQLITE | without_locks
     run_tests(session, PYTHON, *SLOW, *sorted(files), database="sqlite", options=WAITING)
     with required(session), machine_server() as url:
-        files = set(files_with(r"mark\.slow")) - {*SQL, *without_locks, NETWORK, KILLS}
+        files = set(files_with(r"mark\.slow")) - {*SQL, *without_locks, NETWORK, SHARDS, KILLS}
         run_tests(session, PYTHON, *SLOW, *sorted(files), database=url, options=WAITING)
     with required(session), server(18) as url:
         run_tests(session, PYTHON, MILLION, database=url)
@@ -285,7 +286,7 @@ def browser(session: nox.Session) -> None:
     run_browser(session, database="sqlite")
     with required(session), server(18) as url:  # The slow tests may use nearly all connections of the machine's server.
         run_browser(session, "-m", "flow and not without_scripts", database=url)
-        run_tests(session, PYTHON, *SLOW, NETWORK, database=url)
+        run_tests(session, PYTHON, *SLOW, NETWORK, SHARDS, database=url)
     if not session.posargs:
         run_fleet(session, *SHORT_FLEET)
 
@@ -338,7 +339,7 @@ def guards(database: str) -> set[str]:
         if mutation.database == database
         for test in mutation.tests
     }
-    return files.intersection(files_with(r"mark\.slow")).difference((*SQL, MILLION))
+    return files.intersection(files_with(r"mark\.slow")).difference((*SQL, MILLION, SHARDS))
 
 
 def run_example(session: nox.Session, python: str) -> None:
