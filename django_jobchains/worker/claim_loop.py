@@ -317,7 +317,7 @@ class ClaimLoop:
 
 
 def _may_run(lane: AnyLane, types: Collection[str] | None) -> bool:
-    """Return whether a query for jobs of these types, or of all for None, concerns a lane. Records have other times."""
+    """Return whether to query a lane for these job types; None for all. A lane of records has its own times."""
     return types is None or isinstance(lane, RecordLane) or not lane.leases.keys().isdisjoint(types)
 
 

@@ -29,7 +29,7 @@ class WakeUp:
         self._is_set = self._has_free_slot = False
         #: The job types that the next query, and the second one after a hint, are for; None for all.
         self._types: frozenset[str] | None = frozenset()
-        #: Whether the next query must be for all types, when at the latest one must be, and whether the last one was.
+        #: Whether the next query is for all types, the time by which one must be, and whether the last one was.
         self._is_for_all, self._query_all_at, self._was_for_all = True, 0.0, True
         self._second_query_at: float | None = None
         #: When to query for jobs that other workers are to claim first.
@@ -110,7 +110,7 @@ class WakeUp:
             now = time.monotonic()
             types = self._types if self._is_set or self._next_query_at(inf) <= now else None
             if self._is_for_all or self._needs_free_slot or self._query_all_at <= now or types is None:
-                types, self._query_all_at = None, 0.0  # The next one too, if this one fails.
+                types, self._query_all_at = None, 0.0  # If this query fails, the next one is for all types too.
             self._was_for_all = types is None
             self._is_set = self._is_for_all = self._has_free_slot = False
             self._late_at = None
