@@ -11,6 +11,7 @@ from uuid import UUID
 
 from django_jobchains.telemetry import names
 from django_jobchains.telemetry.names import MetricName
+from django_jobchains.text.humanize import span
 
 #: The log levels of attempts by their ending. Others are warnings. Of one "abandoned", an AttemptAbandoned was logged.
 _LEVELS = {
@@ -106,7 +107,7 @@ class AttemptEnded(Event):
         parts = [
             f"{_MARKS.get(self.ending, '·')} {self.type_name} {self.job_id}",
             f"attempt {self.attempt}" if self.attempt > 1 or self.error else "",
-            f"{self.seconds * 1000:.0f} ms",
+            span(self.seconds),
             f"→ {self.continued_with}" if self.continued_with else "",
             self.error.splitlines()[0][:200] if self.error else "",
         ]

@@ -136,6 +136,12 @@ def test_an_attempt_that_lost_its_lease_counts_once_by_its_reason(recorded, even
     assert (set(attributes.values()), count) == ({"ship", reason}, 1)
 
 
+@pytest.mark.parametrize(("seconds", "text"), [(0.0042, "4 ms"), (6.0, "6.0 s"), (3723, "1 h 2 min")])
+def test_the_terminal_shows_durations_as_other_pages_do(seconds, text):
+    line = AttemptEnded("w", A, A, "ship", 1, "completed", seconds, "", None).line()
+    assert line == f"✓ ship {A}  {text}"
+
+
 @pytest.fixture
 def receive():
     """Add a sink that asks for the given details, and return what it receives."""
