@@ -152,7 +152,7 @@ class Registry:
                 problems.append(InvalidSchedule(schedule.name, problem))
                 continue
             try:
-                valid.append(checked_schedule(schedule.name, schedule.job_type, schedule.options, self.find))
+                valid.append(checked_schedule(schedule.name, schedule.job_type, schedule.options, self.job_type))
             except InvalidSchedule as error:
                 problems.append(error)
         return valid, problems

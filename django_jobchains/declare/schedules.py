@@ -121,9 +121,9 @@ def checked_schedule(
     name: str,
     job_type: str | JobType[Any, Any],
     options: ScheduleOptions,
-    find: Callable[[str], JobType[Any, Any] | None],
+    find: Callable[[str], JobType[Any, Any]],
 ) -> dict[str, Any]:
-    """Return the columns of a schedule. ``find``: returns the job type with a name.
+    """Return the columns of a schedule. ``find``: returns the job type with a name, or raises ``JobTypeNotFound``.
 
     Raises ``InvalidSchedule``, which names the schedule.
     """
@@ -166,11 +166,9 @@ def digest_of(schedules: Sequence[Mapping[str, Any]]) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest() if schedules else ""
 
 
-def _checked_type(given: Any, find: Callable[[str], JobType[Any, Any] | None]) -> JobType[Any, Any]:
+def _checked_type(given: Any, find: Callable[[str], JobType[Any, Any]]) -> JobType[Any, Any]:
     name = name_of(given)
     found = find(name)
-    if found is None:
-        raise ValueError(f"no app declares the job type {name!r}.")
     if not found.entry:
         raise ValueError(f"{name!r} is declared with entry=False, so no chain can start with it.")
     if found.blocker_slots:

@@ -124,7 +124,7 @@ def create(
     """
     check_options("create", options, ScheduleOptions)
     store, registry = get_store(using), get_registry()
-    row = checked_schedule(name, job_type, options, registry.find)
+    row = checked_schedule(name, job_type, options, registry.job_type)
     row = {**with_next_tick(row, store.stats.time_ago(0)), "declarations": None}
     if name in registry.schedule_names or not store.schedules.create(row):
         raise ScheduleExists(name)
@@ -151,7 +151,7 @@ def update(
         if before.source == Schedule.Source.CODE:
             raise ScheduleDeclaredInCode(name)
         given: Any = {**_options(before), **options}
-        row = checked_schedule(name, before.type_name if job_type is None else job_type, given, get_registry().find)
+        row = checked_schedule(name, before.type_name if job_type is None else job_type, given, get_registry().job_type)
         changed = {**with_next_tick(row, before.now), "declarations": None}
         if all(row[column] == getattr(before, column) for column in ("cron", "every_seconds", "timezone")):
             changed |= {"anchor_at": before.anchor_at, "next_tick_at": before.next_tick_at}

@@ -81,7 +81,7 @@ def test_wrong_types_and_names_are_errors(processors, report, typed):
     processors.register("schedules.later", entry=False)(lambda job: None)
     processors.register("schedules.joins", blockers=(required,))(lambda job: None)
     cases = {
-        "unknown": ("schedules.unknown", {}),
+        "unknown": ("schedules.reprot", {}),
         "later": ("schedules.later", {}),
         "joins": ("schedules.joins", {}),
         "x" * 101: (report, {}),
@@ -94,8 +94,9 @@ def test_wrong_types_and_names_are_errors(processors, report, typed):
     for _ in range(2):
         processors.schedule("twice", report, every=5)
     messages = [error.msg for error in check_registry() if error.id == "jobchains.E022"]
-    expected = ["no app declares the job type 'schedules.unknown'", "entry=False", "requires blockers", "is not a name",
-                "given as a JobType or by its name", "kind", "kind", "declared twice", "declared twice"]  # fmt: skip
+    expected = ["No job type 'schedules.reprot'. Did you mean 'schedules.report'?",
+                "entry=False", "requires blockers", "is not a name", "given as a JobType or by its name",
+                "kind", "kind", "declared twice", "declared twice"]  # fmt: skip
     assert [text in message for message, text in zip(messages, expected, strict=True)] == [True] * len(expected)
     with pytest.raises(TypeError, match=r"schedule\(\) does not take the argument crn\. Did you mean 'cron'\?"):
         processors.schedule("nightly", report, crn="0 3 * * *")
