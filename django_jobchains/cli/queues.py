@@ -1,7 +1,7 @@
 """``queues``, ``pause``, ``resume`` and ``limit``: show and change queues while workers run."""
 
 from argparse import ArgumentParser
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from typing import Any, ClassVar
 
@@ -29,16 +29,21 @@ class QueuesCommand(Subcommand):
             call.screen.line("No jobs are waiting or running, and no queue is paused or limited.")
 
 
-def _warn_of_unknown(names: Sequence[str], call: Invocation) -> None:
-    """Warn of queues that nothing uses, because they may be misspelled. They are changed all the same."""
-    found, registry = overview(call.using), get_registry()
-    known = {queue.name for queue in found.queues} | {get_settings().QUEUE}
-    known |= {processor.queue for processor in registry.processors() if processor.queue}
+def queue_warnings(names: Iterable[str], *databases: str | None) -> Iterator[str]:
+    """Yield a warning for each queue that nothing uses, because its name may be misspelled. It can be used anyway."""
+    registry = get_registry()
+    known = {queue.name for using in databases for queue in overview(using, count_to=1).queues}
+    known |= {get_settings().QUEUE} | {processor.queue for processor in registry.processors() if processor.queue}
     known |= {kind.queue for kind in registry.record_types()}
-    for name in names:
+    for name in dict.fromkeys(names):
         if name not in known:
             nearest = did_you_mean(name, known)
-            call.screen.errors.write(f"No jobs are in the queue {name!r}, and no worker or job type names it.{nearest}")
+            yield f"No jobs are in the queue {name!r}, and no worker or job type names it.{nearest}"
+
+
+def _warn(names: Iterable[str], call: Invocation) -> None:
+    for warning in queue_warnings(names, call.using):
+        call.screen.errors.write(warning)
 
 
 class _QueueCommand(Subcommand):
@@ -50,7 +55,7 @@ class _QueueCommand(Subcommand):
 
     def run(self, call: Invocation) -> None:
         names = list(dict.fromkeys(call["names"]))
-        _warn_of_unknown(names, call)
+        _warn(names, call)
         type(self).change(*names, using=call.using)
         if call.screen.is_json:
             call.screen.json({self.participle: names})
@@ -81,7 +86,7 @@ class LimitCommand(Subcommand):
         parser.add_argument("slots", type=converters.slots, metavar="N|none", help="jobs at once; none for no limit")
 
     def run(self, call: Invocation) -> None:
-        _warn_of_unknown([call["queue"]], call)
+        _warn([call["queue"]], call)
         queues.set_limit(call["queue"], call["slots"], using=call.using)
         if call.screen.is_json:
             call.screen.json({"queue": call["queue"], "slot_limit": call["slots"]})

@@ -145,6 +145,15 @@ def test_queues_types_and_max_jobs_are_passed_to_the_worker(greet, processors, r
     assert sorted(remaining) == [("other.job", "mail"), ("worker.greet", "default")] + [("worker.greet", "mail")] * 2
 
 
+@pytest.mark.parametrize("options", [["--queue", "nmae"], ["--queue-slots", "nmae=2"], ["--queue", "default"]])
+def test_a_queue_that_nothing_uses_is_served_with_a_warning(greet, run, options):
+    greet.enqueue("world", queue="name")
+    errors = StringIO()
+    run(*options, stderr=errors)
+    warning = "No jobs are in the queue 'nmae', and no worker or job type names it. Did you mean 'name'?\n"
+    assert errors.getvalue() == ("" if "default" in options else warning)
+
+
 def test_worker_that_gives_up_exits_with_code_1(greet, run, store, monkeypatch):
     monkeypatch.setattr("django_jobchains.worker.threads.LAST_WAIT_SECONDS", 0.01)
     failing(store, monkeypatch, *[ValueError("a bug")] * 20)

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import connections
+from django.db import Error, connections
 
 from django_jobchains.children.limits import resident_bytes
 from django_jobchains.cli.converters import duration, positive, queue, type_name
+from django_jobchains.cli.queues import queue_warnings
+from django_jobchains.db.connections import repair_connections
 from django_jobchains.db.libpq import add_network_options
 from django_jobchains.isolation import parse_size
 from django_jobchains.telemetry import add_sink, log, logger, remove_sink
@@ -62,6 +64,7 @@ class Command(BaseCommand):
         [database] = _databases(options)
         worker = _worker(options, database, **limits, max_active_seconds=options["max_active"])
         _check_size(options["max_rss"])
+        self._warn_of_queues(worker, database)
         with _process_metrics(options) as metrics, self._health_server(options, worker.health, metrics):
             self._work(worker, options)
 
@@ -143,8 +146,18 @@ class Command(BaseCommand):
             worker = _worker(options, database)
             _check_database(worker)
         _check_size(options["max_rss"])
+        self._warn_of_queues(worker, *_databases(options))
         connections.close_all()
         return worker
+
+    def _warn_of_queues(self, worker: Worker, *databases: str | None) -> None:
+        """Warn of queues that may be misspelled, unless a database is unavailable."""
+        if names := [*(worker.options.queues or ()), *worker.options.queue_slots]:
+            try:
+                for warning in queue_warnings(names, *databases):
+                    self.stderr.write(self.style.WARNING(warning))
+            except Error:
+                repair_connections()
 
     @contextmanager
     def _health_server(
