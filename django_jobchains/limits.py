@@ -8,6 +8,7 @@ import builtins
 
 from asgiref.sync import sync_to_async
 
+from django_jobchains.db.async_twins import has_async_twin
 from django_jobchains.declare.limits import MAX_LIMIT, DeclaredLimit
 from django_jobchains.declare.registry import get_registry
 from django_jobchains.exceptions import LimitNotFound
@@ -24,12 +25,14 @@ __all__ = ("KeyFacts", "LimitFacts", "LimitNotFound", "alist", "areset", "aset",
 _LIMIT = Count(0, MAX_LIMIT)
 
 
+@has_async_twin("limits")
 def list(*, using: str | None = None) -> builtins.list[LimitFacts]:  # noqa: A001 - as in limits.list()
     """Return the limits of types, groups and records by name, followed by the limits of queues."""
     get_registry().add_tasks(get_store(using).task_names.read)
     return limit_facts(using)
 
 
+@has_async_twin("limits")
 def set(  # noqa: A001 - as in limits.set()
     name: str | None = None,
     *,
@@ -67,6 +70,7 @@ def set(  # noqa: A001 - as in limits.set()
     _publish(store, name, queue, **numbers)
 
 
+@has_async_twin("limits")
 def reset(name: str | None = None, *, queue: str | None = None, using: str | None = None) -> None:
     """Return to the limit that the code declares for a type, a group or records, or remove the limit of a queue.
 

@@ -7,6 +7,7 @@ async twin with the prefix ``a``. A queue that has no jobs yet can also be pause
 from asgiref.sync import sync_to_async
 
 from django_jobchains import limits
+from django_jobchains.db.async_twins import has_async_twin
 from django_jobchains.models import QueueState
 from django_jobchains.notifications import notify_workers
 from django_jobchains.store import get_store
@@ -25,6 +26,7 @@ __all__ = (
 )
 
 
+@has_async_twin("queues")
 def pause(*names: str, using: str | None = None) -> None:
     """Stop workers from starting jobs of these queues. Running jobs continue, and jobs can still be enqueued."""
     checked = _checked(names)
@@ -33,6 +35,7 @@ def pause(*names: str, using: str | None = None) -> None:
     notify_workers(store.using)
 
 
+@has_async_twin("queues")
 def resume(*names: str, using: str | None = None) -> None:
     """Let workers start jobs of these queues again."""
     checked = _checked(names)
@@ -41,6 +44,7 @@ def resume(*names: str, using: str | None = None) -> None:
     notify_workers(store.using)
 
 
+@has_async_twin("queues")
 def set_limit(name: str, slots: int | None, *, using: str | None = None) -> None:
     """Limit how many jobs of this queue run at the same time, in all workers together; None removes the limit.
 
@@ -58,6 +62,7 @@ def set_limit(name: str, slots: int | None, *, using: str | None = None) -> None
         limits.set(queue=checked, concurrency=limit, using=using)
 
 
+@has_async_twin("queues")
 def states(*, using: str | None = None) -> list[QueueState]:
     """Return the queues that are paused or have a limit, ordered by name."""
     stored = QueueState.objects.using(get_store(using).using)

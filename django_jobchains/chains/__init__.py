@@ -24,6 +24,7 @@ from django_jobchains.chains.completion import (
 )
 from django_jobchains.chains.pruning import aprune, prune
 from django_jobchains.context import capture_context, merge_contexts
+from django_jobchains.db.async_twins import has_async_twin
 from django_jobchains.db.ids import ChainRef, ChainRefs, as_list, chain_id_of, chain_ids_of, checked_id
 from django_jobchains.db.times import resolve_schedule
 from django_jobchains.declare.job_types import EnqueueOptions, Item, JobType, create_chains
@@ -186,6 +187,7 @@ def enqueue_many(items: Iterable[Item[OutputT]], *, using: str | None = None) ->
 def get(chain_id: ChainRef, *, job_type: JobType[Any, OutputT], using: str | None = None) -> Chain[OutputT]: ...
 @overload
 def get(chain_id: ChainRef, *, job_type: str | None = None, using: str | None = None) -> Chain: ...
+@has_async_twin("chains")
 def get(chain_id: ChainRef, *, job_type: Any = None, using: str | None = None) -> Chain:
     """Return the chain with this id.
 
@@ -207,6 +209,7 @@ async def aget(chain_id: ChainRef, *, job_type: Any = None, using: str | None = 
     return await sync_to_async(get)(chain_id, job_type=job_type, using=using)
 
 
+@has_async_twin("chains")
 def cancel(chain_ids: ChainRefs, *, using: str | None = None) -> set[UUID]:
     """Cancel chains that may still run, and return their ids.
 
@@ -222,6 +225,7 @@ def cancel(chain_ids: ChainRefs, *, using: str | None = None) -> set[UUID]:
     return cancelled
 
 
+@has_async_twin("chains")
 def retry(ids: ChainRefs, *, using: str | None = None) -> set[UUID]:
     """Make failed and cancelled jobs due now, for at least one more attempt, and return the ids of the changed jobs.
 
@@ -240,6 +244,7 @@ def retry(ids: ChainRefs, *, using: str | None = None) -> set[UUID]:
     return moved
 
 
+@has_async_twin("chains")
 def run_now(ids: ChainRefs, *, using: str | None = None) -> None:
     """Make scheduled jobs and jobs in backoff due now. If one of them cannot be changed, none are.
 
@@ -248,6 +253,7 @@ def run_now(ids: ChainRefs, *, using: str | None = None) -> None:
     _move(ids, None, using)
 
 
+@has_async_twin("chains")
 def reschedule(
     ids: ChainRefs, run_at: datetime | None = None, *, delay: DurationLike | None = None, using: str | None = None
 ) -> None:
@@ -270,6 +276,7 @@ def _move(ids: ChainRefs, run_at: datetime | None, using: str | None, delay_seco
     _report(JobTriggered if is_now else JobRescheduled, targets, store)
 
 
+@has_async_twin("chains")
 def delete(chain_ids: ChainRefs, *, cascade: bool = False, using: str | None = None) -> set[UUID]:
     """Delete chains with all their jobs, whatever their status, and return the ids of the deleted chains.
 

@@ -10,6 +10,7 @@ from asgiref.sync import sync_to_async
 from django.db import transaction
 
 from django_jobchains.db.async_transactions import entered_on_thread
+from django_jobchains.db.async_twins import has_async_twin
 from django_jobchains.db.connections import call_after_commit
 from django_jobchains.db.ids import ChainRef, chain_id_of
 from django_jobchains.declare.job_types import JobType, new_continuation
@@ -40,6 +41,7 @@ InputT = TypeVar("InputT")
 NextOutputT = TypeVar("NextOutputT")
 
 
+@has_async_twin("chains")
 def complete(
     chain_id: ChainRef,
     output: Any = None,
@@ -69,6 +71,7 @@ def current_job(
 def current_job(
     chain_id: ChainRef, job_type: str | None = None, *, using: str | None = None
 ) -> "AbstractContextManager[CurrentJob[Any]]": ...
+@has_async_twin("chains", "async with chains.acurrent_job(…)")
 @contextmanager
 def current_job(
     chain_id: ChainRef, job_type: str | JobType[Any, Any] | None = None, *, using: str | None = None
@@ -105,7 +108,8 @@ async def acurrent_job(
     Other queries of the block, such as ``await order.asave()``, are part of its transaction. Await nothing slow in the
     block: until it ends, the job is locked, and a thread and a connection are occupied.
     """
-    async with entered_on_thread(current_job(chain_id, job_type, using=using), get_store(using).using) as current:
+    block = partial(current_job, chain_id, job_type, using=using)
+    async with entered_on_thread(block, get_store(using).using) as current:
         yield await sync_to_async(AsyncCurrentJob)(current)
 
 

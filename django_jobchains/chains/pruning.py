@@ -9,6 +9,7 @@ from uuid import UUID
 
 from asgiref.sync import sync_to_async
 
+from django_jobchains.db.async_twins import has_async_twin
 from django_jobchains.db.ids import first_id_at, milliseconds_of
 from django_jobchains.declare.job_types import JobType
 from django_jobchains.declare.policies import Retention, resolve_retention
@@ -37,6 +38,7 @@ FIRST_ID, LAST_ID = UUID(int=0), UUID(int=2**128 - 1)
 OnBatch = Callable[[int, float], object]
 
 
+@has_async_twin("chains")
 def prune(
     older_than: timedelta | str | None = None,
     statuses: Iterable[str] | None = None,

@@ -1,7 +1,7 @@
 """Transactions around blocks of async code, which Django does not have."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
 from typing import Any, TypeVar
@@ -16,8 +16,8 @@ ValueT = TypeVar("ValueT")
 
 
 @asynccontextmanager
-async def entered_on_thread(block: AbstractContextManager[ValueT], using: str) -> AsyncIterator[ValueT]:
-    """Enter a context manager that opens a transaction, for a block of async code.
+async def entered_on_thread(block: Callable[[], AbstractContextManager[ValueT]], using: str) -> AsyncIterator[ValueT]:
+    """Enter the context manager that ``block`` returns, and that opens a transaction, for a block of async code.
 
     The queries of the block run on a separate thread, and so on a separate connection: otherwise, the queries of
     concurrent tasks would become part of the transaction. If the caller has a transaction open, it is joined on its
@@ -52,11 +52,11 @@ def _queries_on(executor: ThreadPoolExecutor) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def _entered(block: AbstractContextManager[ValueT]) -> AsyncIterator[ValueT]:
+async def _entered(block: Callable[[], AbstractContextManager[ValueT]]) -> AsyncIterator[ValueT]:
     """Enter and leave a context manager on the thread. It is left even if the task is cancelled while it is entered."""
     stack = ExitStack()
     try:
-        yield await sync_to_async(stack.enter_context)(block)
+        yield await sync_to_async(lambda: stack.enter_context(block()))()
     except BaseException as error:
         await _leave(stack, error)
         raise

@@ -13,6 +13,7 @@ from django.db.models.lookups import IsNull
 from django.utils.translation import gettext_lazy as _
 
 from django_jobchains.conf import current_database
+from django_jobchains.db.async_twins import has_async_twin
 from django_jobchains.db.ids import ChainPart, ChainRef, chain_id_of, new_id
 from django_jobchains.db.keyset import ChainPartQuerySet, InArray, JobTablesQuerySet, ListIndex, Orders
 from django_jobchains.db.times import Times
@@ -591,6 +592,7 @@ class Chain(ChainPart[OutputT_co], models.Model):
         self.refresh_from_db()
         return self
 
+    @has_async_twin("chain")
     def result(self, timeout: DurationLike | None) -> OutputT_co:
         """Wait until the chain has ended, and return its output; see ``chains.wait``."""
         output: OutputT_co = wait(self, timeout, using=self.using)

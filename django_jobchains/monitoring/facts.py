@@ -18,6 +18,7 @@ from django.db.models import Model, QuerySet
 from django.db.models.functions import Now
 
 from django_jobchains.conf import current_database
+from django_jobchains.db.async_twins import has_async_twin
 from django_jobchains.db.setup import is_column_missing, is_table_missing
 from django_jobchains.declare.labels import MAX_INPUT_LENGTH
 from django_jobchains.declare.registry import get_registry
@@ -179,6 +180,7 @@ class Overview:
         return {name: _plain(value) for name, value in asdict(self).items()}
 
 
+@has_async_twin("monitoring")
 def overview(using: str | None = None, *, count_to: int = COUNT_TO) -> Overview:
     """Return an overview of workers, queues and jobs. Times are by the database's clock.
 

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 from asgiref.sync import sync_to_async
 
+from django_jobchains.db.async_twins import has_async_twin
 from django_jobchains.store import get_store
 from django_jobchains.store.stats import HOUR, MINUTE, SHOWN_HOURS, SHOWN_MINUTES, SpanCount, TypeRuns
 from django_jobchains.values import Count
@@ -63,6 +64,7 @@ class Throughput:
         return sum_totals(self.hours[-SHOWN_HOURS:])
 
 
+@has_async_twin("monitoring")
 def throughput(using: str | None = None, *, hours: int = SHOWN_HOURS) -> Throughput:
     """Return the counts of the last 60 minutes and of the last ``hours``, 24 to 168. Executes three statements."""
     VALID_HOURS.check("hours", hours)

@@ -20,6 +20,7 @@ from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
+from django_jobchains.db.async_twins import has_async_twin
 from django_jobchains.db.ids import ChainPart, ChainRef, chain_id_of
 from django_jobchains.db.setup import is_in_memory, thread_problem
 from django_jobchains.exceptions import (
@@ -81,6 +82,7 @@ def wait(
 def wait(
     chain_id: ChainRef, timeout: DurationLike | None, *, job_type: str | None = None, using: str | None = None
 ) -> Any: ...
+@has_async_twin("chains", "await chains.await_chain(…)")
 def wait(chain_id: ChainRef, timeout: DurationLike | None, *, job_type: Any = None, using: Any = None) -> Any:
     """Wait until a chain has ended, and return its output, as a value of the output type of its last job.
 

@@ -9,11 +9,12 @@ from typing import Any, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.apps import apps
-from django.core.exceptions import EmptyResultSet, SynchronousOnlyOperation
+from django.core.exceptions import EmptyResultSet
 from django.db import router
 from django.db.models import Min, Model, Q, QuerySet
 from django.db.models.functions import Greatest
 
+from django_jobchains.db.async_twins import has_async_twin
 from django_jobchains.notifications import EVERY, job_scheduled, ownership_lost, publish_after_commit
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.records.errors import RecordTypeNotFound, checked_after
@@ -35,17 +36,20 @@ def queryset(model: type[ModelT]) -> "RecordQuerySet[ModelT]":
     return found
 
 
+@has_async_twin("records")
 def notify(model: type[Model], *, using: str | None = None) -> None:
     """Wake up the workers of a model after the commit of the current transaction, so that they need not poll."""
     names = [kind.name for kind in record_types_of(model)]
     publish_after_commit(using or router.db_for_write(model), {job_scheduled(name) for name in names})
 
 
+@has_async_twin("records")
 def cancel(objects: Objects) -> int:
     """Cancel waiting records now, and records in process when their handlers stop. Return the number of both."""
     return _move("cancel", objects)
 
 
+@has_async_twin("records")
 def requeue(objects: Objects, *, after: datetime | None = None) -> int:
     """Queue failed, errored, cancelled and processing records, now or after an aware time. Return their number.
 
@@ -54,6 +58,7 @@ def requeue(objects: Objects, *, after: datetime | None = None) -> int:
     return _move("requeue", objects, checked_after(after))
 
 
+@has_async_twin("records")
 def retry(objects: Objects) -> int:
     """Queue failed, errored and cancelled records now, with their failures and resets set to 0. Return their number."""
     return _move("retry", objects)
@@ -69,12 +74,7 @@ def _move(name: str, objects: Objects, *arguments: Any) -> int:
         sql, params = selected.values("pk").query.get_compiler(using).as_sql()
     except EmptyResultSet:
         return 0
-    operation = getattr(get_store(using).record_operations, name)
-    try:
-        count: int = operation(kinds[0].table(using), (sql, params), *arguments)
-    except SynchronousOnlyOperation as error:
-        remedy = f"use 'await records.a{name}(…)'"
-        raise SynchronousOnlyOperation(f"records.{name}() would block the event loop: {remedy}.") from error
+    count: int = getattr(get_store(using).record_operations, name)(kinds[0].table(using), (sql, params), *arguments)
     if count:
         hints = [job_scheduled(kind.name) for kind in kinds]
         publish_after_commit(using, {ownership_lost(EVERY), *hints})
@@ -128,6 +128,7 @@ class RecordQuerySet(QuerySet[ModelT]):
 
     record_type: RecordType
 
+    @has_async_twin("queryset")
     def queued_count(self, include_processing: bool = False) -> int:
         """Return how many records wait: queued records, and errored records that will be tried again."""
         states = ["queued"]
@@ -138,6 +139,7 @@ class RecordQuerySet(QuerySet[ModelT]):
         # One by one, because each state has its own index.
         return sum(self._in_state(state).count() for state in states)
 
+    @has_async_twin("queryset")
     def max_duration_in_queue(self) -> timedelta:
         """Return the longest wait of the records that could be processed now, by the database's clock."""
         name = self.record_type.columns
@@ -159,6 +161,7 @@ class RecordQuerySet(QuerySet[ModelT]):
         waits: list[timedelta] = [now - time for time in since if time is not None]
         return max([timedelta(), *waits])
 
+    @has_async_twin("queryset")
     def exists_in(self, states: Collection[str]) -> bool:
         """Return whether there is a record in one of these states; raise ``ValueError`` if no state is given."""
         if isinstance(states, str):

@@ -12,6 +12,7 @@ from typing import Any, Unpack
 
 from asgiref.sync import sync_to_async
 
+from django_jobchains.db.async_twins import has_async_twin
 from django_jobchains.declare.job_types import JobType, check_options, create_chains
 from django_jobchains.declare.registry import get_registry
 from django_jobchains.declare.schedules import ScheduleOptions, checked_schedule
@@ -61,16 +62,19 @@ __all__ = (
 MAX_COMPARED = 1_000
 
 
+@has_async_twin("schedules")
 def list(*, using: str | None = None) -> builtins.list[Schedule]:  # noqa: A001 - as in schedules.list()
     """Return all schedules, ordered by name. Schedules that are declared in code are stored when a worker starts."""
     return builtins.list(Schedule.objects.using(get_store(using).using).with_orphans().order_by("name"))
 
 
+@has_async_twin("schedules")
 def get(name: str, *, using: str | None = None) -> Schedule:
     """Return a schedule. Raises ``ScheduleNotFound``."""
     return _get(name, get_store(using))
 
 
+@has_async_twin("schedules")
 def pause(*names: str, using: str | None = None) -> None:
     """Stop these schedules from firing until they are resumed. Raises ``ScheduleNotFound``, and then pauses none."""
     store = get_store(using)
@@ -79,6 +83,7 @@ def pause(*names: str, using: str | None = None) -> None:
     notify_workers(store.using)
 
 
+@has_async_twin("schedules")
 def resume(*names: str, using: str | None = None) -> None:
     """Let these schedules fire again, from the next tick on. Raises ``ScheduleNotFound``, and then resumes none."""
     store = get_store(using)
@@ -88,6 +93,7 @@ def resume(*names: str, using: str | None = None) -> None:
     notify_workers(store.using)
 
 
+@has_async_twin("schedules")
 def run_now(name: str, *, using: str | None = None) -> Chain:
     """Enqueue a chain of a schedule now, even if it is paused. The ticks of the schedule do not change.
 
@@ -103,6 +109,7 @@ def run_now(name: str, *, using: str | None = None) -> Chain:
     return chain
 
 
+@has_async_twin("schedules")
 def next_ticks(name: str, count: int = 5, *, using: str | None = None) -> builtins.list[datetime]:
     """Return the next ticks of a schedule by the database's time, in its time zone, whether or not it is paused.
 
@@ -115,6 +122,7 @@ def next_ticks(name: str, count: int = 5, *, using: str | None = None) -> builti
     return [tick.astimezone(rule.zone) for tick in islice(rule.ticks(row.now), count)]
 
 
+@has_async_twin("schedules")
 def create(
     name: str, job_type: str | JobType[Any, Any], *, using: str | None = None, **options: Unpack[ScheduleOptions]
 ) -> Schedule:
@@ -132,6 +140,7 @@ def create(
     return _get(name, store)
 
 
+@has_async_twin("schedules")
 def update(
     name: str,
     *,
@@ -160,6 +169,7 @@ def update(
     return _get(name, store)
 
 
+@has_async_twin("schedules")
 def delete(name: str, *, using: str | None = None) -> None:
     """Delete a schedule that is not declared in code, or is orphaned. Its chains are not deleted.
 

@@ -16,6 +16,7 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django_jobchains.attempts.batch_attempt import BatchAttempt
 from django_jobchains.attempts.job_attempt import Environment, JobAttempt
 from django_jobchains.attempts.outcome import Outcome, OutcomeKind
+from django_jobchains.db.async_twins import has_async_twin
 from django_jobchains.db.connections import is_broken
 from django_jobchains.declare.job_types import JobType
 from django_jobchains.declare.limits import limited_types
@@ -59,6 +60,7 @@ class JobOutcome:
         raise AttributeError("This is the outcome of a job, which has no record: use outcome.job.")
 
 
+@has_async_twin("testing")
 def run_due_jobs(
     limit: int | None = None, *, raise_errors: bool = False, using: str | None = None
 ) -> list[JobOutcome | RecordOutcome]:
@@ -106,6 +108,7 @@ def run_due_jobs(
     return outcomes
 
 
+@has_async_twin("testing")
 def fire_schedules(*, using: str | None = None) -> list[Chain]:
     """Store the schedules that are declared in code, fire their due ticks, and return the chains.
 
@@ -224,6 +227,7 @@ def clock(*, using: str | None = None) -> Iterator[Clock]:
 _ANY_INPUT: Any = object()
 
 
+@has_async_twin("testing")
 def assert_enqueued(
     job_type: str | JobType[Any, Any], input: Any = _ANY_INPUT, count: int = 1, *, using: str | None = None
 ) -> list[Job]:

@@ -11,12 +11,13 @@ from django.core.checks import run_checks
 from django.core.exceptions import SynchronousOnlyOperation
 from django.core.management import CommandError, call_command
 
-from django_jobchains import chains, records
+from django_jobchains import chains, limits, monitoring, queues, records, schedules, testing
 from django_jobchains.exceptions import InvalidInput, RescheduleJob
 from django_jobchains.handlers.batch import Batch
 from django_jobchains.handlers.running_job import RunningJob
 from django_jobchains.models import Chain, Job
 from django_jobchains.processors import JobType, Processors
+from django_jobchains.records.operations import RecordQuerySet
 
 charge = JobType("messages.charge", input=int, output=int)
 
@@ -111,6 +112,29 @@ def test_a_message_names_the_problem_and_the_remedy(call, words):
     assert "Worker()" not in text
     assert not re.search(r"\.\.|\. \.|\n", text)
     assert text.endswith(".") or isinstance(caught.value, CommandError)  # argparse's own have no full stop
+
+
+MODULES = (chains, limits, monitoring, queues, records, schedules, testing)
+#: By function: how its twin is called.
+TWINS = {
+    getattr(module, name): f"await {module.__name__.removeprefix('django_jobchains.')}.a{name}(…)"
+    for module in MODULES
+    for name in module.__all__
+    if f"a{name}" in module.__all__ and not name.startswith("enqueue")
+} | {
+    chains.wait: "await chains.await_chain(…)",
+    chains.current_job: "async with chains.acurrent_job(…)",
+    Chain.result: "await chain.aresult(…)",
+    RecordQuerySet.exists_in: "await queryset.aexists_in(…)",
+    RecordQuerySet.queued_count: "await queryset.aqueued_count(…)",
+    RecordQuerySet.max_duration_in_queue: "await queryset.amax_duration_in_queue(…)",
+}
+
+
+@pytest.mark.parametrize(("function", "twin"), TWINS.items(), ids=TWINS.values())
+def test_a_function_that_would_block_the_event_loop_names_its_async_twin(function, twin):
+    with pytest.raises(SynchronousOnlyOperation, match=re.escape(f"() would block the event loop: use '{twin}'.")):
+        in_async_code(function)()
 
 
 @pytest.mark.parametrize("annotation", PARAMETERS, ids=str)
