@@ -13,28 +13,31 @@ from django_jobchains.pools import Isolation
 from django_jobchains.processors import Backoff, Batch, Concurrency, Lease, Processors, Rate, RunningJob
 from django_jobchains.records import RecordRun
 from tests.soak import journal
-from tests.soak.models import Effect, Order, Parcel
+from tests.soak.models import Effect, Letter, Order, Parcel
 
 LEASE_SECONDS = 8
-#: The limits, which the oracle knows too. Those of the queue and of "soak.by_type" are changed at run time.
+#: The limits, which the oracle knows too. Some of them, and the rates, are changed at run time.
 QUEUE = "narrow"
 LIMITS = {"soak.by_key": 2, "soak.by_type": 3, "soak.group": 4, "soak.parcels": 2}
-#: By name: starts in a second, and burst.
-RATES = {"soak.rated_by_key": (8, 3), "soak.rated": (10, 1)}
+RATES = {
+    "soak.rated": Rate(4, per=1),
+    "soak.rated_by_key": Rate(2, per=1, burst=3, key="key"),
+    "soak.post": Rate(10, per=5, burst=5, group="soak.post"),
+}
 SCHEDULES = ("first", "second")
 
 processors = Processors(lease=Lease(LEASE_SECONDS), backoff=Backoff(0.1, 1, 0.1, 0), max_attempts=math.inf)
 
 
 @contextmanager
-def attempt(job, order, claimed_at, counted="", rated=""):
+def attempt(job_id, order, claimed_at, counted="", rated=""):
     """Write the start and the end of the work to the journal, and yield the token of the attempt.
 
     ``counted`` and ``rated``: the names of its limit and its rate. The end is written before the job is completed,
     because another one may start as soon as it is.
     """
     token = uuid4().hex[:16]
-    facts = {"order": order, "job": str(job.id), "claimed": claimed_at.timestamp(), "counted": counted, "rated": rated}
+    facts = {"order": order, "job": str(job_id), "claimed": claimed_at.timestamp(), "counted": counted, "rated": rated}
     journal.write("start", token=token, **facts)
     try:
         yield token
@@ -44,7 +47,7 @@ def attempt(job, order, claimed_at, counted="", rated=""):
 
 def work(job, seconds=0.3, **names):
     """Work for up to this time. Return the token of the attempt."""
-    with attempt(job, job.input["order"], job.last_attempt_at, **names) as token:
+    with attempt(job.id, job.input["order"], job.last_attempt_at, **names) as token:
         job.signal.wait(random.uniform(0, seconds))
         job.signal.raise_if_aborted()
     return token
@@ -82,9 +85,10 @@ GROUP = Concurrency(4, group="soak.group")
 of_group = writes("done", "of_group", counted="soak.group", concurrency=GROUP)
 also_of_group = writes("done", "also_of_group", counted="soak.group", concurrency=GROUP)
 narrow = writes("done", "narrow", counted=f"queue {QUEUE}", queue=QUEUE)
-RATE = Rate(8, per=1, burst=3, key="key")
-rated_by_key = writes("done", "rated_by_key", rated="soak.rated_by_key", by_key=True, rate=RATE)
-rated = writes("done", "rated", rated="soak.rated", rate=Rate(10, per=1))
+rated = writes("done", "rated", rated="soak.rated", rate=RATES["soak.rated"])
+BY_KEY = RATES["soak.rated_by_key"]
+rated_by_key = writes("done", "rated_by_key", rated="soak.rated_by_key", by_key=True, rate=BY_KEY)
+postcard = writes("done", "postcard", rated="soak.post", rate=RATES["soak.post"])
 
 
 @processors.register("soak.branch", continues_with=["soak.left", "soak.right"])
@@ -119,7 +123,7 @@ def batched(jobs: Batch[dict]):
 
 @processors.register("soak.awaited")
 async def awaited(job: RunningJob[dict]):
-    with attempt(job, job.input["order"], job.last_attempt_at) as token:
+    with attempt(job.id, job.input["order"], job.last_attempt_at) as token:
         await asyncio.sleep(random.uniform(0, 0.5))
     await job.acomplete(lambda: effect(job, "done", token))
 
@@ -138,7 +142,7 @@ def fails(job: RunningJob[dict]):
 def failed(job: RunningJob[dict]):
     """Write which attempt was the last one before the job failed."""
     failure = job.input
-    with attempt(job, failure["input"]["order"], job.last_attempt_at) as token:
+    with attempt(job.id, failure["input"]["order"], job.last_attempt_at) as token:
         seen = f"{failure['job_id']} {failure['attempt']}"
     with job.complete():
         Effect.objects.create(order_id=failure["input"]["order"], what="failed", job_id=job.id, token=token, seen=seen)
@@ -147,7 +151,7 @@ def failed(job: RunningJob[dict]):
 @processors.register("soak.tick")
 def tick(job: RunningJob[None]):
     order = str(UUID(int=0))
-    with attempt(job, order, job.last_attempt_at) as token, job.complete():
+    with attempt(job.id, order, job.last_attempt_at) as token, job.complete():
         seen = f"{job.schedule_name} {int(job.scheduled_for.timestamp())}"
         Effect.objects.create(order_id=order, what="tick", job_id=job.id, token=token, seen=seen)
 
@@ -161,9 +165,21 @@ for schedule in SCHEDULES:
     heartbeat_every=1, max_resets=1_000, retry_after=0.1, max_attempts=1_000, poll_every=1,
 )  # fmt: skip
 def deliver(parcel: Parcel, run: RecordRun):
-    counted = f"soak.parcels {parcel.depot}"
-    with attempt(parcel, str(parcel.order_id), parcel.started_at, counted=counted) as token:
+    hand_over(parcel, run, counted=f"soak.parcels {parcel.depot}")
+
+
+@processors.records(
+    Letter, name="soak.letters", rate=RATES["soak.post"], stalled_after=LEASE_SECONDS, heartbeat_every=1,
+    max_resets=1_000, retry_after=0.1, max_attempts=1_000, poll_every=1,
+)  # fmt: skip
+def post(letter: Letter, run: RecordRun):
+    """Share a rate with the postcards, which are jobs."""
+    hand_over(letter, run, rated="soak.post")
+
+
+def hand_over(record, run, **names):
+    with attempt(record.order_id, str(record.order_id), record.started_at, **names) as token:
         run.signal.wait(random.uniform(0, 0.3))
         run.signal.raise_if_aborted()
     with run.complete():
-        Effect.objects.create(order_id=parcel.order_id, what="done", job_id=UUID(int=parcel.pk), token=token)
+        Effect.objects.create(order_id=record.order_id, what="done", job_id=record.order_id, token=token)

@@ -11,6 +11,7 @@ import random
 import sys
 import threading
 import time
+from collections import Counter
 from itertools import count
 
 import django
@@ -22,22 +23,30 @@ if __name__ == "__main__":
 from django_jobchains import Deduplicate, chains, limits, records
 from django_jobchains.models import Job
 from tests.soak import jobs, journal
-from tests.soak.models import Order, Parcel
+from tests.soak.models import Letter, Order, Parcel
 
 THREADS = 3
 KEYS = "abcd"
 #: No request is made while more jobs wait.
 MAX_BACKLOG = 4_000
+#: So many wait for each key of a rate, so that the rate is what they wait for.
+WAITING_FOR_RATE = 8
 #: What people set limits to, again and again: the name, or None for the queue, what is limited, and the numbers.
-CHANGES = (("soak.by_type", "concurrency", (2, 3)), ("soak.rated", "rate", (5, 10)), (None, "concurrency", (3, 5)))
+CHANGES = (
+    ("soak.by_type", "concurrency", (2, 3)),
+    (None, "concurrency", (3, 5)),
+    ("soak.rated", "rate", (2, 4)),
+    ("soak.rated_by_key", "rate", (1, 2)),
+    ("soak.post", "rate", (5, 10)),
+)
 LATER = 3_600
 
 
-def several(kind, job_type, number):
+def several(kind, job_type, number, keys=KEYS):
     """Order several chains at once."""
     orders = [Order(kind=kind) for _ in range(number)]
     started = chains.enqueue_many(
-        [job_type.item({"order": str(order.id), "key": random.choice(KEYS)}) for order in orders]
+        [job_type.item({"order": str(order.id), "key": random.choice(keys)}) for order in orders]
     )
     for order, chain in zip(orders, started, strict=True):
         order.chain_id = chain.id
@@ -76,6 +85,13 @@ def record(cycle):
     return [order]
 
 
+def letters(number):
+    orders = Order.objects.bulk_create([Order(kind="letter") for _ in range(number)])
+    Letter.objects.bulk_create([Letter(order_id=order.id) for order in orders])
+    records.notify(Letter)
+    return orders
+
+
 REQUESTS = (
     lambda cycle: several("plain", jobs.plain, 15),
     fan_in,
@@ -90,19 +106,17 @@ REQUESTS = (
     lambda cycle: single("undecided", jobs.long),
     lambda cycle: several("narrow", jobs.narrow, 3),
     lambda cycle: several("awaited", jobs.awaited, 4),
-    lambda cycle: single("rated_by_key", jobs.rated_by_key),
     once,
     lambda cycle: single("returned", jobs.returned),
     lambda cycle: several("plain", jobs.plain, 15),
     lambda cycle: single("cancelled", jobs.plain, delay=LATER),
     lambda cycle: several("of_group", jobs.also_of_group, 2),
-    lambda cycle: single("rated", jobs.rated),
     record,
     lambda cycle: single("revived", jobs.plain, delay=LATER),
     lambda cycle: single("fails", jobs.fails),
 )
 #: How many chains all of them enqueue.
-CHAINS_OF_ALL = 162
+CHAINS_OF_ALL = 160
 
 
 def place_orders(until, rate, numbers):
@@ -114,24 +128,43 @@ def place_orders(until, rate, numbers):
         try:
             if number % 50 == 0:
                 wait_for_workers(until)
-            with transaction.atomic():
-                orders = REQUESTS[number % len(REQUESTS)](number // len(REQUESTS))
+            place(REQUESTS[number % len(REQUESTS)], number // len(REQUESTS))
         except (DatabaseError, InterfaceError) as error:
             report(error)
             time.sleep(0.2)
         else:
             made += 1
-            for order in orders:
-                names = {"key": order.key} if order.key else {}
-                journal.write("ordered", order=str(order.id), kind=order.kind, chain=str(order.chain_id), **names)
         behind = time.monotonic() - began - made * seconds
         time.sleep(max(0, -behind))
     connection.close()
 
 
+def place(request, *arguments):
+    with transaction.atomic():
+        orders = request(*arguments)
+    for order in orders:
+        names = {"key": order.key} if order.key else {}
+        journal.write("ordered", order=str(order.id), kind=order.kind, chain=str(order.chain_id), **names)
+
+
 def wait_for_workers(until):
     while Job.objects.incomplete().count() > MAX_BACKLOG and time.monotonic() < until:
         time.sleep(1)
+
+
+def reach_rates(is_over):
+    """Let jobs and records of each key wait for their rate all the time, but never many."""
+    while not is_over.wait(1):
+        try:
+            for job_type in (jobs.rated, jobs.rated_by_key, jobs.postcard):
+                waiting = Job.objects.incomplete().of_type(job_type.name)
+                numbers = Counter(job.input["key"] for job in waiting)
+                for key in KEYS:
+                    place(several, job_type.name.removeprefix("soak."), job_type, WAITING_FOR_RATE - numbers[key], key)
+            place(letters, WAITING_FOR_RATE - Letter.objects.exclude(state="completed").count())
+        except (DatabaseError, InterfaceError) as error:
+            report(error)
+    connection.close()
 
 
 def act_as_people(is_over):
@@ -202,7 +235,7 @@ def main(seconds, rate, acts_as=""):
     placing = [
         threading.Thread(target=place_orders, args=(until, float(rate) / THREADS, numbers)) for _ in range(THREADS)
     ]
-    people = [threading.Thread(target=act, args=(is_over,)) for act in (act_as_people, change_limits)]
+    people = [threading.Thread(target=act, args=(is_over,)) for act in (act_as_people, change_limits, reach_rates)]
     threads = placing + (people if acts_as == "people" else [])
     for thread in threads:
         thread.start()

@@ -56,3 +56,9 @@ class Parcel(JobRecord):
                 name="soak_parcel_turns",
             ),
         ]
+
+
+class Letter(JobRecord):
+    """A record whose starts have a rate."""
+
+    order_id = models.UUIDField()

@@ -18,6 +18,8 @@ ONE_EFFECT = {"done": 1}
 SIDES = ("left", "right")
 #: A change of a limit takes effect within this time after its commit.
 IN_EFFECT_SECONDS = 2
+#: A rate is reached in a minute with at least this share of the starts that it allows.
+REACHED = 0.9
 
 
 class Effect(NamedTuple):
@@ -28,24 +30,48 @@ class Effect(NamedTuple):
     seen: str = ""
 
 
+class RateNumbers(NamedTuple):
+    """So many starts in so many seconds, and how many at the same time after a pause."""
+
+    limit: int
+    seconds: float
+    burst: int
+
+
 @dataclass
 class Evidence:
-    """``orders``: the kind of each order. ``limits``: numbers by name. ``rates``: starts in a second, and burst."""
+    """``orders``: the kind of each order. ``limits``: numbers by name."""
 
     journal: list[dict[str, Any]]
     orders: dict[str, str]
     effects: list[Effect]
     limits: dict[str, int] = field(default_factory=dict)
-    rates: dict[str, tuple[int, int]] = field(default_factory=dict)
+    rates: dict[str, RateNumbers] = field(default_factory=dict)
     lease_seconds: float = 8
+
+
+class RateUse(NamedTuple):
+    """How often a rate was reached.
+
+    ``most``: the starts of the fullest window, and ``of`` how many. ``allowed``: how many starts the rate allowed in
+    all ``minutes``, without bursts. ``reached``: the minutes in which most of them happened.
+    """
+
+    starts: int
+    allowed: int
+    minutes: int
+    reached: int
+    most: int
+    of: int
 
 
 @dataclass
 class Findings:
-    """``violations``: sentences by kind. ``peaks``: the most that was observed for each limit and rate."""
+    """``violations``: sentences by kind. ``peaks``: the most that ran at the same time, for each limit."""
 
     violations: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     peaks: dict[str, int] = field(default_factory=dict)
+    rates: dict[str, RateUse] = field(default_factory=dict)
     lost_leases: int = 0
 
     def add(self, kind, text):
@@ -224,24 +250,36 @@ def runs_by_name(evidence, findings, starts):
 
 
 def examine_rates(evidence, findings, starts):
-    """No window of a second has more claims than the rate and its burst allow."""
-    numbers = Numbers(evidence.journal, {name: rate for name, (rate, _) in evidence.rates.items()})
+    """No window of the seconds of a rate has more claims than the rate and its burst allow."""
+    numbers = Numbers(evidence.journal, {name: rate.limit for name, rate in evidence.rates.items()})
     claims = defaultdict(list)
     for start in starts:
         if start["rated"]:
             claims[start["rated"]].append(start["claimed"])
-    for name, times in claims.items():
+    for name, times in sorted(claims.items()):
         times.sort()
-        burst = evidence.rates[name.partition(" ")[0]][1]
-        findings.peaks[name] = 0
-        first = 0
+        rate = evidence.rates[name.partition(" ")[0]]
+        most = of = first = 0
         for last, at in enumerate(times):
-            while at - times[first] >= 1:
+            while at - times[first] >= rate.seconds:
                 first += 1
-            number = last - first + 1
-            findings.peaks[name] = max(findings.peaks[name], number)
-            if number > (allowed := numbers.largest(name, times[first], at) + burst - 1):
-                findings.add("rate", f"{name}: {number} instead of {allowed} starts in the second until {at}")
+            number, allowed = last - first + 1, numbers.largest(name, times[first], at) + rate.burst - 1
+            if not most or number / allowed > most / of:
+                most, of = number, allowed
+            if number > allowed:
+                findings.add("rate", f"{name}: {number} instead of {allowed} starts in {rate.seconds} s until {at}")
+        findings.rates[name] = RateUse(len(times), *minutes_of(times, name, numbers, rate), most, of)
+
+
+def minutes_of(times, name, numbers, rate):
+    """Return how many starts were allowed in the whole minutes since the first one, their number, and of full ones."""
+    per_minute = Counter(int(at - times[0]) // 60 for at in times)
+    allowed = []
+    for minute in range(int(times[-1] - times[0]) // 60):
+        seconds = [times[0] + 60 * minute + second for second in range(60)]
+        allowed.append(sum(numbers.largest(name, at, at + 1) for at in seconds) / rate.seconds)
+    reached = sum(per_minute[minute] >= REACHED * number for minute, number in enumerate(allowed))
+    return round(sum(allowed)), len(allowed), reached
 
 
 class Numbers:

@@ -25,9 +25,9 @@ from django_jobchains.models import Job
 from tests.soak import journal
 from tests.soak.faults import Faults, Fleet, SmallDisks, code_of
 from tests.soak.jobs import LEASE_SECONDS, LIMITS, QUEUE, RATES
-from tests.soak.models import Effect, Order, Parcel
+from tests.soak.models import Effect, Letter, Order, Parcel
 from tests.soak.oracle import Effect as Seen
-from tests.soak.oracle import Evidence, examine
+from tests.soak.oracle import Evidence, RateNumbers, examine
 from tests.support.servers import ROOT
 from tests.support.servers.postgresql import installed
 
@@ -130,7 +130,8 @@ class Soak:
         columns = ("order_id", "what", "job_id", "token", "seen")
         effects = [Seen(*map(str, row)) for row in Effect.objects.values_list(*columns)]
         (self._folder / "tables.json").write_text(json.dumps({"orders": orders, "effects": effects}))
-        findings = examine(Evidence(lines, orders, effects, LIMITS, RATES, LEASE_SECONDS))
+        rates = {name: RateNumbers(rate.limit, rate.seconds, rate.burst) for name, rate in RATES.items()}
+        findings = examine(Evidence(lines, orders, effects, LIMITS, rates, LEASE_SECONDS))
         written = Counter(line["what"] for line in lines)
         return {
             "orders": Counter(orders.values()),
@@ -141,7 +142,8 @@ class Soak:
             "changes_of_limits": written["limit_set"],
             "errors_of_requests": written["error"],
             "attempts_that_lost_their_lease": findings.lost_leases,
-            "most_at_once_or_in_a_second": findings.peaks,
+            "most_at_once": findings.peaks,
+            "rates": {name: use._asdict() for name, use in findings.rates.items()},
             "violations": {kind: [len(texts), texts[:SHOWN]] for kind, texts in findings.violations.items()},
         }
 
@@ -160,8 +162,8 @@ def wait_for_workers():
     while time.monotonic() - began < DRAIN_SECONDS:
         with suppress(DatabaseError, InterfaceError):
             jobs = Job.objects.incomplete().exclude(later_ticks).values()[:SHOWN]
-            parcels = Parcel.objects.exclude(state="completed").values()[:SHOWN]
-            left = [str(row) for row in [*jobs, *parcels]]
+            records = [Model.objects.exclude(state="completed").values()[:SHOWN] for Model in (Parcel, Letter)]
+            left = [str(row) for rows in (jobs, *records) for row in rows]
             if not left:
                 break
         connection.close()
@@ -170,11 +172,11 @@ def wait_for_workers():
 
 
 def chains_of(kinds, effects):
-    """Return the number of chains: an order has one, except a fan-in, which has four, and a record, which has none.
+    """Return the number of chains: an order has one, except a fan-in, which has four, and records, which have none.
 
     A tick and a failure that is followed have one too.
     """
-    numbers = {"fan_in": 4, "record": 0}
+    numbers = {"fan_in": 4, "record": 0, "letter": 0}
     return sum(numbers.get(kind, 1) for kind in kinds) + sum(effect.what in ("tick", "failed") for effect in effects)
 
 

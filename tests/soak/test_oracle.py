@@ -4,7 +4,7 @@ from itertools import count
 
 import pytest
 
-from tests.soak.oracle import Effect, Evidence, examine
+from tests.soak.oracle import Effect, Evidence, RateNumbers, RateUse, examine
 
 LEASE_SECONDS = 8
 
@@ -50,7 +50,8 @@ class Story:
 
     def findings(self):
         journal = sorted(self.journal, key=lambda line: line["at"])
-        limits, rates = {"soak.pair": 2}, {"soak.rate": (3, 1)}
+        limits = {"soak.pair": 2}
+        rates = {"soak.rate": RateNumbers(3, 1, 1), "soak.slow": RateNumbers(60, 60, 5)}
         return examine(Evidence(journal, self.orders, self.effects, limits, rates, LEASE_SECONDS))
 
     def violations(self):
@@ -226,3 +227,42 @@ def test_more_starts_than_a_rate_allows_are_reported(story):
     assert story.violations() == {}
     story.run("soak.rate", 100.99, rated=True)
     assert story.violations() == {"rate": 2}
+
+
+def test_a_burst_and_the_seconds_of_a_rate_are_allowed(story):
+    for at in (100, 100, 100, 100, 100, *range(101, 160)):
+        story.run("soak.slow a", at, rated=True)
+        story.run("soak.slow b", at + 30, rated=True)
+    assert story.violations() == {}
+    story.run("soak.slow a", 159.9, rated=True)
+    assert story.violations() == {"rate": 1}
+
+
+def test_a_changed_rate_is_in_effect_two_seconds_after_its_commit(story):
+    story.now = 100
+    story.note("limit_asked", name="soak.rate", number=2)
+    story.now = 110
+    story.note("limit_set", name="soak.rate", number=2)
+    for at in (109, 111.5):
+        for third in range(3):
+            story.run("soak.rate", at + third / 3, rated=True)
+    for half in (120, 120.5, 121, 121.5):
+        story.run("soak.rate", half, rated=True)
+    assert story.violations() == {}
+    story.run("soak.rate", 121.9, rated=True)
+    assert story.violations() == {"rate": 1}
+
+
+def test_how_often_a_rate_was_reached_is_reported(story):
+    """In the first minute it is reached, in the second it is not, and the third is not over."""
+    for second in (*range(100, 154), *range(160, 210), 230):
+        story.run("soak.slow", second, rated=True)
+    assert story.findings().rates == {"soak.slow": RateUse(105, allowed=120, minutes=2, reached=1, most=54, of=64)}
+
+
+def test_a_rate_that_was_raised_counts_as_reached_with_more_starts(story):
+    story.now = 101
+    story.note("limit_asked", name="soak.slow", number=120)
+    for second in range(100, 161):
+        story.run("soak.slow", second, rated=True)
+    assert story.findings().rates["soak.slow"][:4] == (61, 120, 1, 0)
