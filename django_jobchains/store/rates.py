@@ -51,11 +51,15 @@ class RecentStarts(NamedTuple):
     rate_key: str
     full_at: int
     started_at: int
+    interval: int
     now: int
 
     def seconds_to_next(self, rate: StartRate) -> float:
         """Return the seconds until this rate allows the next start, which are not positive if it does now."""
-        full_at = min(self.full_at, self.started_at + rate.microseconds * rate.burst)
+        starts = min(-(-(self.full_at - self.started_at) // self.interval), rate.burst)
+        full_at = self.started_at + rate.microseconds * starts
+        if rate.microseconds == self.interval:
+            full_at = min(self.full_at, full_at)
         return (full_at - rate.microseconds * (rate.burst - 1) - self.now) / 1e6
 
 
@@ -108,9 +112,16 @@ class Rates(Part):
     def full_at(self, state: str, rate: str) -> str:
         """SQL of when a bucket is full, for a row of the table and the rate of its key.
 
-        It is never more than a burst after the last start, unless the rate was lower then.
+        It is never more than a burst after the last start. If the rate has changed, the bucket lacks as many starts as
+        before, rounded up. As many microseconds would be more starts of a faster rate, or fewer of a slower one.
         """
-        return f"{self.db.least}({state}.full_at, {state}.started_at + {rate}.microseconds * {rate}.burst)"
+        starts = f"({state}.full_at - {state}.started_at + {state}.interval_microseconds - 1)"
+        starts = f"{self.db.least}({starts} / {state}.interval_microseconds, {rate}.burst)"
+        return f"""
+            CASE WHEN {state}.interval_microseconds = {rate}.microseconds
+            THEN {self.db.least}({state}.full_at, {state}.started_at + {rate}.microseconds * {rate}.burst)
+            ELSE {state}.started_at + {rate}.microseconds * {starts} END
+        """
 
     def read(self, rate_keys: Iterable[str], rate: StartRate) -> dict[str, Bucket]:
         """Return the buckets of these keys, and lock their rows. The transaction holds the locks of the keys."""
@@ -165,7 +176,7 @@ class Rates(Part):
     def _recent(self) -> str:
         now = self.db.microseconds(self.db.now)
         return f"""
-            SELECT key, full_at, started_at, {now} FROM (SELECT * FROM {self.tables.rate_state} LIMIT %s) AS state
+            SELECT key, full_at, started_at, interval_microseconds, {now} FROM (SELECT * FROM {self.tables.rate_state} LIMIT %s) AS state
             WHERE full_at > {now}
         """
 

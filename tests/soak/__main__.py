@@ -16,7 +16,7 @@ from tests.support.servers import CACHE, ROOT, free_port
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=60)
-    parser.add_argument("--rate", type=float, default=68, help="chains in a second")
+    parser.add_argument("--rate", type=float, default=62, help="chains in a second")
     parser.add_argument("--seed", type=int, default=1, help="of the times and kinds of the faults")
     parser.add_argument("--hurry", type=float, default=1, help="how many times as often things fail")
     parser.add_argument("--folder", type=Path, default=CACHE / "soak", help="of the journals and of the summary")

@@ -20,9 +20,9 @@ LEASE_SECONDS = 8
 QUEUE = "narrow"
 LIMITS = {"soak.by_key": 2, "soak.by_type": 3, "soak.group": 4, "soak.parcels": 2}
 RATES = {
-    "soak.rated": Rate(4, per=1),
-    "soak.rated_by_key": Rate(2, per=1, burst=3, key="key"),
-    "soak.post": Rate(10, per=5, burst=5, group="soak.post"),
+    "soak.rated": Rate(5, per=10),
+    "soak.rated_by_key": Rate(5, per=10, burst=5, key="key"),
+    "soak.post": Rate(10, per=10, burst=10, group="soak.post"),
 }
 SCHEDULES = ("first", "second")
 

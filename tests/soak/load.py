@@ -30,14 +30,14 @@ KEYS = "abcd"
 #: No request is made while more jobs wait.
 MAX_BACKLOG = 4_000
 #: So many wait for each key of a rate, so that the rate is what they wait for.
-WAITING_FOR_RATE = 8
+WAITING_FOR_RATE = 12
 #: What people set limits to, again and again: the name, or None for the queue, what is limited, and the numbers.
 CHANGES = (
     ("soak.by_type", "concurrency", (2, 3)),
     (None, "concurrency", (3, 5)),
-    ("soak.rated", "rate", (2, 4)),
-    ("soak.rated_by_key", "rate", (1, 2)),
-    ("soak.post", "rate", (5, 10)),
+    ("soak.rated", "rate", (3, 5)),
+    ("soak.rated_by_key", "rate", (3, 5)),
+    ("soak.post", "rate", (6, 10)),
 )
 LATER = 3_600
 
@@ -156,11 +156,10 @@ def reach_rates(is_over):
     """Let jobs and records of each key wait for their rate all the time, but never many."""
     while not is_over.wait(1):
         try:
-            for job_type in (jobs.rated, jobs.rated_by_key, jobs.postcard):
-                waiting = Job.objects.incomplete().of_type(job_type.name)
-                numbers = Counter(job.input["key"] for job in waiting)
-                for key in KEYS:
-                    place(several, job_type.name.removeprefix("soak."), job_type, WAITING_FOR_RATE - numbers[key], key)
+            for job_type, keys in ((jobs.rated, "a"), (jobs.rated_by_key, KEYS), (jobs.postcard, "a")):
+                waiting = Counter(job.input["key"] for job in Job.objects.incomplete().of_type(job_type.name))
+                for key in keys:
+                    place(several, job_type.name.removeprefix("soak."), job_type, WAITING_FOR_RATE - waiting[key], key)
             place(letters, WAITING_FOR_RATE - Letter.objects.exclude(state="completed").count())
         except (DatabaseError, InterfaceError) as error:
             report(error)
