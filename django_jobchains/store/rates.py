@@ -176,8 +176,8 @@ class Rates(Part):
     def _recent(self) -> str:
         now = self.db.microseconds(self.db.now)
         return f"""
-            SELECT key, full_at, started_at, interval_microseconds, {now} FROM (SELECT * FROM {self.tables.rate_state} LIMIT %s) AS state
-            WHERE full_at > {now}
+            SELECT key, full_at, started_at, interval_microseconds, {now}
+            FROM (SELECT * FROM {self.tables.rate_state} LIMIT %s) AS state WHERE full_at > {now}
         """
 
     @statement
