@@ -162,6 +162,7 @@ class Fleet:
 
     def stop(self):
         """Stop all workers in the normal way, and return their exit codes."""
+        self.until_ready()  # A worker that was just started does not handle signals yet.
         for process in self.all():
             process.signal(signal.SIGTERM)
         return [code_of(process.process) for process in self.all()]

@@ -267,6 +267,17 @@ def test_a_rate_that_was_lowered_starts_no_second_burst(store):
     assert len(claim(store, types(3))) == 1
 
 
+@pytest.mark.parametrize("seconds", [INTERVAL, INTERVAL // 2, INTERVAL * 2])
+def test_the_time_of_the_next_start_is_known_at_another_rate(store, seconds):
+    add(store, "a", 4)
+    claim(store, types(3))
+    advance(store, 0.1)
+    served = types(3, seconds=seconds)
+    [bucket] = store.rates.recent(10)
+    assert bucket.seconds_to_next(served.rates[SHIP]) == pytest.approx(seconds - 0.1 * INTERVAL, abs=60)
+    assert store.limits.next_due(served) == pytest.approx(seconds - 0.1 * INTERVAL, abs=60)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_workers_with_different_rates_start_no_more_than_the_faster_one_allows(store, seed):
     """Workers read a change at different times, and during a deployment old and new ones run side by side."""
