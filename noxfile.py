@@ -84,7 +84,7 @@ SLOW_ON_SQLITE = {
     "tests/model",
     "tests/notifications/test_other_processes.py",
     "tests/online_migrations",
-    "tests/packaging",
+    "tests/packaging/test_imports.py",
     "tests/queries/test_view.py",
     "tests/typing",
     KILLS,
@@ -111,10 +111,16 @@ ON_ONE_DATABASE = (
     "admin/actions", "admin/visibility", "children", "commands", "configuration", "documentation", "packaging",
     "processors", "redaction", "soak", "testing", "typing",
 )  # fmt: skip
+#: Here, only plain tests run on SQLite only: pages, hooks, payloads, and attempts in child processes.
+PLAIN_ON_ONE_DATABASE = (
+    *ON_ONE_DATABASE,
+    "admin/dashboard", "admin/pages", "admin/records", "admin/schedules", "failures", "isolation", "middleware",
+    "payloads", "telemetry",
+)  # fmt: skip
 #: Of these, what does not depend on the versions of Python and Django either runs with the lowest ones only.
 ON_ONE_VERSION = ("admin/visibility", "redaction")
-#: Tests of the SQL run separately, on more versions than others.
-WITHOUT_REPEATS = tuple(f"--ignore={path}" for path in (*SQL, *(f"tests/{name}" for name in ON_ONE_DATABASE)))
+#: Suites with their own configuration.
+OTHER_SUITES = ("browser", "django_tests", "due_work", "fleet")
 WITHOUT_SQL = tuple(f"--ignore={path}" for path in SQL)
 #: Redis and NATS behave the same beside every database.
 WITHOUT_SERVERS = ("--ignore=tests/notifications/servers",)
@@ -203,12 +209,20 @@ def newest(session: nox.Session) -> None:
     """Test the newest Python and Django on PostgreSQL 18, and on SQLite what does not depend on the database."""
     session.install("--upgrade", "-e", ".[all]", "--group", "test")
     run_example(session, "python")
-    folders = [f"tests/{name}" for name in ON_ONE_DATABASE if name not in ON_ONE_VERSION]
-    run_tests(session, "python", *PLAIN, *SQL, *folders, database="sqlite")
+    folders = [f"tests/{name}" for name in PLAIN_ON_ONE_DATABASE if name not in ON_ONE_VERSION]
+    run_tests(session, "python", *PLAIN, *folders, database="sqlite", options=STOLEN)
     with required(session), server(18) as url:
-        locks = files_with(r"committing|mark\.postgresql", *ON_ONE_DATABASE)
-        run_tests(session, "python", *SQL, *locks, database=url)
-        run_tests(session, "python", *PLAIN, *WITHOUT_REPEATS, *WITHOUT_SERVERS, database=url, options=STOLEN)
+        run_tests(session, "python", *PLAIN, *on_postgresql(), database=url, options=STOLEN)
+
+
+@nox.session(python=NEWEST)
+def matrix(session: nox.Session) -> None:
+    """Run all plain tests with the newest Python and Django, on SQLite and on PostgreSQL 18."""
+    session.install("--upgrade", "-e", ".[all]", "--group", "test")
+    run_example(session, "python")
+    run_tests(session, "python", *PLAIN, database="sqlite", options=STOLEN)
+    with required(session), server(18) as url:
+        run_tests(session, "python", *PLAIN, *WITHOUT_SERVERS, database=url, options=STOLEN)
 
 
 @nox.session(python=OLDEST)
@@ -221,7 +235,7 @@ def oldest(session: nox.Session) -> None:
     with required(session):
         env = with_sqlite_3_37(f"{session.bin}/python")
         run_tests(session, "python", *SQL, MILLION, database="sqlite", env=env)
-        run_tests(session, "python", *PLAIN, *WITHOUT_SQL, database="sqlite", env=env)
+        run_tests(session, "python", *PLAIN, *WITHOUT_SQL, database="sqlite", env=env, options=STOLEN)
         with server(14) as url:
             run_tests(session, "python", *SQL, MILLION, database=url)
 
@@ -331,15 +345,31 @@ def files_with(pattern: str, *folders: str) -> list[str]:
     return sorted(str(path.relative_to(ROOT)) for path in paths if re.search(pattern, path.read_text()))
 
 
+def on_postgresql() -> list[str]:
+    """Return the tests that depend on the database: files, and single tests of other files."""
+    on_one = files_with("", *PLAIN_ON_ONE_DATABASE)
+    # Redis and NATS behave the same beside every database.
+    left_out = {*on_one, *files_with("", *OTHER_SUITES, "notifications/servers")}
+    locks = files_with(r"committing|connection\.vendor|pytestmark.*postgresql", *PLAIN_ON_ONE_DATABASE)
+    single = [
+        f"{path}::{name}"
+        for path in set(on_one).difference(locks)
+        for name in re.findall(r"@pytest\.mark\.postgresql\n(?:@.*\n)*def (\w+)", (ROOT / path).read_text())
+    ]
+    noticing = [test for test in tests_of_mutations("postgresql") if test.partition("::")[0] in on_one]
+    return sorted({*set(files_with("")).difference(left_out), *locks, *single, *noticing})
+
+
+def tests_of_mutations(database: str) -> set[str]:
+    """Return the tests that notice a mutation on this database."""
+    mutations = [mutation for mutation in all_mutations() if mutation.database == database]
+    return set(chain.from_iterable(mutation.tests for mutation in mutations))
+
+
 def guards(database: str) -> set[str]:
-    """Return the files with slow tests that notice a mutation on this database."""
-    files = {
-        test.partition("::")[0]
-        for mutation in all_mutations()
-        if mutation.database == database
-        for test in mutation.tests
-    }
-    return files.intersection(files_with(r"mark\.slow")).difference((*SQL, MILLION, SHARDS))
+    """Return the slow tests that notice a mutation on this database: files, and tests of other files."""
+    slow = set(files_with(r"mark\.slow")).difference((*SQL, MILLION, SHARDS))
+    return {test for test in tests_of_mutations(database) if test.partition("::")[0] in slow}
 
 
 def run_example(session: nox.Session, python: str) -> None:

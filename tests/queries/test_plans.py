@@ -145,11 +145,11 @@ def test_the_data_has_the_described_shape():
         cursor.execute("SELECT status, count(*) FROM django_jobchains_job GROUP BY status")
         counts = dict(cursor.fetchall())
     assert sum(counts.values()) == JOBS
-    assert counts["completed"] > JOBS * 0.95
-    assert all(counts[status] > 2_000 for status in Status.values)
+    assert counts["completed"] > JOBS * 0.9
+    assert all(counts[status] > JOBS // 500 for status in Status.values)
     assert chains.get(LONG_CHAIN).current_job.chain_index == STEPS_OF_LONG_CHAIN - 1
     assert chains.get(FIVE_STEPS).current_job.chain_index == 4
-    assert Job.objects.blocked_by(BLOCKER).count() > 5_000
+    assert Job.objects.blocked_by(BLOCKER).count() > JOBS // 200
 
 
 @MODELS
