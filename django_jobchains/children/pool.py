@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ class ChildPool(Protocol):
     ) -> Iterator["StreamedCall"]: ...
     def astream(
         self, target: str, payloads: Iterable[Any], *, key: str = "default", timeout: DurationLike | None = None
-    ) -> AsyncIterator["StreamedCall"]: ...
+    ) -> AsyncGenerator["StreamedCall", None]: ...
     def next_request_id(self) -> int: ...
     @property
     def size(self) -> int: ...
@@ -378,7 +378,7 @@ class Pool:
         *,
         key: str = "default",
         timeout: DurationLike | None = None,  # noqa: ASYNC109
-    ) -> AsyncIterator["StreamedCall"]:
+    ) -> AsyncGenerator["StreamedCall", None]:
         """``stream`` for async code. To end it early, close it: ``async with contextlib.aclosing(…) as calls``."""
         unread = enumerate(payloads)
         running: dict[asyncio.Task[Any], tuple[int, Any]] = {}

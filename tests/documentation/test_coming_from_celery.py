@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from django.contrib.auth.forms import UserCreationForm
 from django.contrib.auth.models import User
 from django.core import mail
 from django.core.mail import send_mail
@@ -87,7 +88,8 @@ def run(celery: Any, app: Any, registry: Any, db: None) -> Any:
         abortable, schedules = import_module("celery.contrib.abortable"), import_module("celery.schedules")
         offered = {
             "AbortableAsyncResult": abortable.AbortableAsyncResult, "AbortableTask": abortable.AbortableTask,
-            "Chain": Chain, "RunningJob": RunningJob, "User": User, "app": app, "chains": chains,
+            "Chain": Chain, "RunningJob": RunningJob, "User": User, "UserCreationForm": UserCreationForm,
+            "app": app, "chains": chains,
             "chord": celery.chord, "crontab": schedules.crontab, "processors": processors,
             "retry_after": retry_after, "retryable_http_status": retryable_http_status, "send_mail": send_mail,
             "shared_task": celery.shared_task,

@@ -4,16 +4,18 @@ import asyncio
 import dataclasses
 import json
 import re
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 import structlog
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import transaction
-from django.http import StreamingHttpResponse
+from django.http import HttpRequest, StreamingHttpResponse
 from django.test import RequestFactory
 from django.urls import path, reverse
 
@@ -27,11 +29,17 @@ EXAMPLES = dict(re.findall(r"^```python\n# (.*?)\n(.*?)^```", PAGE.read_text(), 
 
 #: What the examples import.
 IMPORTED = {
+    "Any": Any,
+    "AsyncIterator": AsyncIterator,
     "ChainNotFound": ChainNotFound,
+    "HttpRequest": HttpRequest,
+    "Iterator": Iterator,
     "JobTypeMismatch": JobTypeMismatch,
     "Middleware": Middleware,
     "Processors": Processors,
+    "RunningJob": RunningJob,
     "StreamingHttpResponse": StreamingHttpResponse,
+    "UUID": UUID,
     "asyncio": asyncio,
     "chains": chains,
     "contextmanager": contextmanager,
@@ -83,6 +91,7 @@ def rest(settings: Any, import_lines: Any) -> Any:
         "Django REST framework",
         serializers=import_module("rest_framework.serializers"),
         api_view=decorators.api_view,
+        Request=import_module("rest_framework.request").Request,
         Response=views.Response,
         import_lines=import_lines,
     )

@@ -255,7 +255,7 @@ class PoolContract:
                 yield None if number else "first"
 
         async def afirst() -> StreamedCall:
-            async with aclosing(pool.astream(WAIT, payloads())) as calls:  # type: ignore[type-var]
+            async with aclosing(pool.astream(WAIT, payloads())) as calls:
                 return await anext(aiter(calls))
 
         def first() -> StreamedCall:
