@@ -111,12 +111,16 @@ def _report_created(
 ) -> None:
     if sent is not None:
         sent.end([job.id for job in jobs], replaced)
-    is_chain_observed = observes(ChainCreated)
-    for job in jobs:
-        if is_chain_observed and not job.chain_index:
-            report(ChainCreated("", job.id, job.type_name))
-        is_blocked = bool(job.blockers) and job.id not in unblocked
-        report(JobCreated("", job.id, job.chain_id, job.type_name, job.queue, job.chain_index, is_blocked))
+    if observes(ChainCreated):
+        report(*[ChainCreated("", job.id, job.type_name) for job in jobs if not job.chain_index])
+    if observes(JobCreated):
+        created = [(job, bool(job.blockers) and job.id not in unblocked) for job in jobs]
+        report(
+            *[
+                JobCreated("", job.id, job.chain_id, job.type_name, job.queue, job.chain_index, is_blocked)
+                for job, is_blocked in created
+            ]
+        )
 
 
 def _report_ended(using: str, chain_ids: Collection[UUID]) -> None:

@@ -229,10 +229,10 @@ class Jobs(Part, ABC):
         self._task_names.add_new(jobs)
         is_single = len(jobs) == 1
         are_alike = self.db.has_arrays and not is_single and _are_alike(jobs)
-        rows = [self._new_row(jobs[0])] * len(jobs) if are_alike else [self._new_row(job) for job in jobs]
-        effects.add_due(row["type_name"] for row in rows if _NOT_YET.isdisjoint(row))
-        effects.add_scheduled(row["type_name"] for row in rows if not ("status" in row or _NOT_YET.isdisjoint(row)))
         different = jobs[:1] if are_alike else jobs
+        rows = [self._new_row(job) for job in different]
+        effects.add_due((row["type_name"] for row in rows if _NOT_YET.isdisjoint(row)), len(jobs) // len(rows))
+        effects.add_scheduled(row["type_name"] for row in rows if not ("status" in row or _NOT_YET.isdisjoint(row)))
         has_limit = any(job.expires_at or job.expires_seconds or job.limit_key for job in different)
         limits = _LIMIT_NAMES if has_limit else []
         if are_alike:
@@ -411,8 +411,10 @@ def _own_values(jobs: Sequence[NewJob]) -> list[str]:
     """Return the ids, chains, indexes and inputs of the jobs as texts of arrays. First jobs need no chain or index."""
     later = jobs if any(job.chain_id is not job.id for job in jobs) else ()
     columns = (job.id.hex for job in jobs), (job.chain_id.hex for job in later), (str(job.chain_index) for job in later)
-    inputs = ",".join([encode_json(job.input) for job in jobs])
-    return [*(f"{{{','.join(column)}}}" for column in columns), f"[{inputs}]"]
+    inputs = [job.input for job in jobs]
+    if get_codec():
+        inputs = list(map(encode_json, inputs))
+    return [*(f"{{{','.join(column)}}}" for column in columns), f"[{','.join(inputs)}]"]
 
 
 def _name(job: NewJob) -> tuple[str, str]:

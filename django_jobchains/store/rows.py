@@ -117,10 +117,10 @@ class Effects:
         self.unblocked |= other.unblocked
         self.failure_jobs |= other.failure_jobs
 
-    def add_due(self, type_names: Iterable[str]) -> None:
+    def add_due(self, type_names: Iterable[str], times: int = 1) -> None:
         counts: dict[str, int] = {}  # This is faster than a Counter.
         for name in type_names:
-            counts[name] = counts.get(name, 0) + 1
+            counts[name] = counts.get(name, 0) + times
         for name, count in counts.items():
             self._add_type(name, count)
 

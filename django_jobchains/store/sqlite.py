@@ -19,6 +19,7 @@ from uuid import UUID
 from django.db import DatabaseError, IntegrityError, OperationalError
 
 from django_jobchains.db.connections import is_watched
+from django_jobchains.db.ids import id_of
 from django_jobchains.exceptions import TransactionEnded
 from django_jobchains.store import Store
 from django_jobchains.store.database import Database, OpenTransaction, statement, statements
@@ -411,4 +412,4 @@ def _time(text: str) -> datetime:
 
 @lru_cache(maxsize=1_000)  # The same ids are read again when the attempts end.
 def _id(text: str) -> UUID:
-    return UUID(int=int(text, 16))  # This is faster than from hex, which also accepts other notations.
+    return id_of(int(text, 16))  # This is faster than from hex, which also accepts other notations.

@@ -1,5 +1,7 @@
 """After a process has enqueued and forked, parent and child can both enqueue."""
 
+from uuid import UUID
+
 import pytest
 
 from django_jobchains import chains
@@ -28,4 +30,5 @@ def test_parent_and_child_enqueue_after_a_fork():
     finally:
         child.end()
     assert len({*mine, *theirs}) == 7
+    assert len({UUID(each).int % 2**62 for each in [*mine, *theirs]}) == 7, "They have random bits in common."
     assert Chain.objects.filter(pk__in=[*mine, *theirs]).count() == 7

@@ -10,12 +10,12 @@ from dataclasses import asdict
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
-from uuid import UUID
 
 from django.utils.module_loading import import_string
 
 from django_jobchains.attempts.outcome import Outcome, OutcomeKind
 from django_jobchains.attempts.record_attempt import EndedRecord
+from django_jobchains.db.ids import id_of
 from django_jobchains.declare.job_types import Processor
 from django_jobchains.declare.policies import AttemptPolicy, Backoff, BackoffFunction, Lease, resolve
 from django_jobchains.isolation import Isolation
@@ -146,7 +146,7 @@ def _job_values(job: ClaimedJob) -> list[Any]:
 
 def _job_of(values: list[Any]) -> ClaimedJob:
     for position in _IDS:
-        values[position] = UUID(int=int(values[position], 16))  # This is faster than from hex.
+        values[position] = id_of(int(values[position], 16))  # This is faster than from hex.
     for position in _TIMES:
         values[position] = values[position] and datetime.fromisoformat(values[position])
     return ClaimedJob._make([*values, (values[_ID], values[_LEASE_NUMBER])])
