@@ -259,6 +259,7 @@ class RecordStateFilter(ChoiceFilter):
     title = _("state")
     parameter_name = "record_state"
     options = tuple(STATE_LABELS.items())
+    COUNTED = ("queued", "processing", "errored", "failed")
 
     def narrowed(self, queryset: Any, value: str) -> Any:
         return queryset.filter(**{record_types_of(queryset.model)[0].columns["state"]: value})

@@ -126,6 +126,7 @@ class ScheduleStateFilter(ChoiceFilter):
     title = _("state")
     parameter_name = "state"
     options = Schedule.State.choices
+    COUNTED = Schedule.State.values
 
     def narrowed(self, queryset: Any, value: str) -> Any:
         return queryset.in_state(value)
@@ -135,6 +136,7 @@ class ScheduleSourceFilter(ChoiceFilter):
     title = _("source")
     parameter_name = "source"
     options = Schedule.Source.choices
+    COUNTED = Schedule.Source.values
 
     def narrowed(self, queryset: Any, value: str) -> Any:
         return queryset.filter(source=value)

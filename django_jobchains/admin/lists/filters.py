@@ -14,7 +14,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_jobchains.admin.base import TimeLimitExceeded, parse_uuid, time_limit
-from django_jobchains.admin.visibility import Visibility
+from django_jobchains.admin.visibility import Visibility, has_own_view_permission
 from django_jobchains.db.keyset import Unindexed
 from django_jobchains.models import QUEUE_LENGTH, SCHEDULE_NAME_LENGTH, TYPE_NAME_LENGTH, Chain, Job, Schedule
 from django_jobchains.models.jobs import ShownStatus
@@ -32,9 +32,19 @@ MAX_SHOWN_VALUE = 100
 
 
 class ChoiceFilter(SimpleListFilter):
-    """Filters by one of a few values. For any other value in the URL, the list is empty, with a message."""
+    """Filters by one of a few values. For any other value in the URL, the list is empty, with a message.
+
+    The rows of the ``COUNTED`` values are shown with their number. Few rows are counted, and only in a list that
+    nothing else narrows, so that the numbers cost little.
+    """
 
     options: ClassVar[Sequence[tuple[str, Any]]]
+    #: Values whose rows an index finds, or that are few.
+    COUNTED: ClassVar[Sequence[str]] = ()
+
+    def __init__(self, request: HttpRequest, params: dict[str, Any], model: Any, model_admin: Any) -> None:
+        super().__init__(request, params, model, model_admin)
+        self._checks_each_row = has_own_view_permission(model_admin) and not model_admin.sees_all_rows(request)
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         return list(self.options)
@@ -50,6 +60,30 @@ class ChoiceFilter(SimpleListFilter):
     def narrowed(self, queryset: Any, value: str) -> Any:
         """Return the rows with this value."""
         raise NotImplementedError
+
+    def choices(self, changelist: ChangeList) -> Iterator[Any]:
+        all_, *choices = super().choices(changelist)
+        yield all_
+        counts = self._counts(changelist)
+        for choice, (value, _label) in zip(choices, self.lookup_choices, strict=True):
+            yield {**choice, "display": f"{choice['display']} ({counts[value]})"} if value in counts else choice
+
+    def _counts(self, changelist: ChangeList) -> dict[str, str]:
+        rows: Any = changelist.root_queryset
+        others: list[Any] = [spec for spec in changelist.filter_specs if spec is not self]
+        if changelist.query or any(map(_narrows, others)) or self._checks_each_row:
+            return {}
+        counts: dict[str, str] = {}
+        with suppress(TimeLimitExceeded), time_limit(rows.db, COUNT_SECONDS):
+            for status in self.COUNTED:
+                count = self.narrowed(rows, status).order_by()[: MAX_COUNTED + 1].count()
+                counts[status] = number(min(count, MAX_COUNTED), is_lower_bound=count > MAX_COUNTED)
+        return counts
+
+
+def _narrows(spec: Any) -> bool:
+    """Return whether a filter, which may be one of the project, is set."""
+    return bool(spec.value() if isinstance(spec, SimpleListFilter) else spec.used_parameters)
 
 
 def no_rows(request: HttpRequest, queryset: Any, by: SimpleListFilter) -> Any:
@@ -67,11 +101,8 @@ class VisibilityFilter(SimpleListFilter):
         super().__init__(request, params, model, model_admin)
 
 
-class StatusFilter(VisibilityFilter, ChoiceFilter):
-    """Filters by a status as it is shown, or by all statuses of incomplete rows, with the numbers of rows.
-
-    Few rows are counted, and only in a list that nothing else narrows, so that the numbers cost little.
-    """
+class StatusFilter(ChoiceFilter):
+    """Filters by a status as it is shown, or by all statuses of incomplete rows."""
 
     title = _("status")
     parameter_name = "status"
@@ -92,25 +123,6 @@ class StatusFilter(VisibilityFilter, ChoiceFilter):
             # ``with_status`` reads all rows with the status once.
             return queryset.filter(Unindexed(F("status"), value))
         return queryset.with_status(value)
-
-    def choices(self, changelist: ChangeList) -> Iterator[Any]:
-        all_, *choices = super().choices(changelist)
-        yield all_
-        counts = self._counts(changelist)
-        for choice, (value, _label) in zip(choices, self.lookup_choices, strict=True):
-            yield {**choice, "display": f"{choice['display']} ({counts[value]})"} if value in counts else choice
-
-    def _counts(self, changelist: ChangeList) -> dict[str, str]:
-        rows: Any = changelist.root_queryset
-        others: list[Any] = [spec for spec in changelist.filter_specs if spec is not self]
-        if changelist.query or any(spec.value() for spec in others) or self.visibility.checks_each_row(rows.model):
-            return {}
-        counts: dict[str, str] = {}
-        with suppress(TimeLimitExceeded), time_limit(rows.db, COUNT_SECONDS):
-            for status in self.COUNTED:
-                count = self.narrowed(rows, status).order_by()[: MAX_COUNTED + 1].count()
-                counts[status] = number(min(count, MAX_COUNTED), is_lower_bound=count > MAX_COUNTED)
-        return counts
 
 
 class NameFilter(VisibilityFilter):

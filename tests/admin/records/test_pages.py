@@ -10,6 +10,7 @@ from django.db.models import JSONField, Value
 
 from django_jobchains import records
 from django_jobchains.admin import record_admin
+from django_jobchains.admin.lists import filters
 from django_jobchains.admin.record_admin import JobRecordAdmin
 from tests.admin.browsing import act, act_many, messages_in, text_of, url, verb_url
 from tests.admin.records.site import STATES, put, site, state_of
@@ -53,6 +54,16 @@ def test_the_state_is_shown_and_filtered_and_pages_of_unfinished_records_refresh
     assert ("refresh.js" in page) is (state in ("queued", "processing", "errored"))
     found = set() if state == "uploading" else {str(record.pk)}
     assert listed(superuser, query=f"?record_state={state}")[1] == found, "only states of records can be chosen"
+
+
+def test_filters_show_counts_in_lists_that_nothing_else_narrows(superuser, monkeypatch):
+    monkeypatch.setattr(filters, "MAX_COUNTED", 2)
+    for state in ("queued", "failed", "failed", "failed", "completed"):
+        put(state=state)
+    page = listed(superuser)[0]
+    assert all(shown in page for shown in ("queued (1)", "failed (2+)", "errored (0)"))
+    assert "completed (" not in page
+    assert "failed (" not in listed(superuser, query="?record_wait=due")[0]
 
 
 def test_queued_records_are_filtered_by_whether_they_are_due(superuser, store):
@@ -141,7 +152,8 @@ def test_a_list_counts_and_shows_a_limited_number_of_rows(superuser, monkeypatch
         assert "Only the first" not in listed(superuser)[0]
     counts = [query["sql"] for query in context.captured_queries if "COUNT(" in query["sql"]]
     assert counts
-    assert all(f"LIMIT {record_admin.MAX_ROWS + 1}" in sql for sql in counts), counts
+    limits = (f"LIMIT {record_admin.MAX_ROWS + 1}", f"LIMIT {filters.MAX_COUNTED + 1}")
+    assert all(any(limit in sql for limit in limits) for sql in counts), counts
     monkeypatch.setattr(record_admin, "MAX_ROWS", 2)
     assert "Only the first 2 rows are listed." in listed(superuser)[0]
 

@@ -57,6 +57,13 @@ def test_paused_and_orphaned_schedules_have_no_next_tick(viewer, one_of_each):
     }  # fmt: skip
 
 
+def test_filters_show_counts(viewer, one_of_each):
+    page = open_list(viewer, "schedule")
+    assert {"failing (1)", "active (1)", "paused (1)", "orphaned (1)"} <= {*page.choices("state")}
+    assert {choice[-4:] for choice in page.choices("source")} >= {" (2)"}
+    assert "failing" in open_list(viewer, "schedule", "?source=code").choices("state")
+
+
 def test_filters_and_search(viewer, one_of_each):
     assert names(viewer) == ["broken", "coded", "idle", "orphan"]
     states = {"failing": "broken", "active": "coded", "paused": "idle", "orphaned": "orphan"}
