@@ -111,15 +111,14 @@ class AttemptEnded(Event):
             f"→ {self.continued_with}" if self.continued_with else "",
             self.error.splitlines()[0][:200] if self.error else "",
         ]
-        return "  ".join(part for part in parts if part)
+        return "  ".join(filter(None, parts))
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptAbandoned(Event):
     """An attempt of this worker may no longer write. ``reason`` is its abort reason.
 
-    An abandoned attempt at a job ends with an ``AttemptEnded``, which counts it. For an attempt at a record, this is
-    the only event, and is counted by `jobchains.lease.lost`.
+    An ``AttemptEnded`` follows, and counts it; but not for a record, which `jobchains.lease.lost` counts.
     """
 
     level = WARNING

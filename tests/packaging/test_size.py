@@ -35,11 +35,11 @@ BUDGETS = {
     "models": 908,
     "handlers": 560,
     "monitoring": 830,
-    "db": 640,
+    "db": 660,
     "text": 529,
     "migrations": 655,
     "payloads": 590,
-    "management": 400,
+    "management": 405,
     "middleware": 340,
     "exceptions": 250,
     "conf": 198,
@@ -49,8 +49,8 @@ BUDGETS = {
     "http_retries": 42,
     "context": 65,
     "statuses": 53,
-    "queues": 50,
-    "limits": 71,
+    "queues": 52,
+    "limits": 73,
     "pools": 46,
     "templatetags": 40,
     "__init__": 54,
@@ -60,9 +60,9 @@ BUDGETS = {
     "tasks_backend": 685,
     "schedules": 369,
 }
-MAX_CODE = 38_130
-MAX_LINES = 53_854
-MAX_FILES = 259
+MAX_CODE = 38_243
+MAX_LINES = 54_003
+MAX_FILES = 260
 MAX_LINES_OF_A_FILE = 700
 #: The number of private functions of up to three lines that only one function calls.
 MAX_SHORT_FUNCTIONS = 50

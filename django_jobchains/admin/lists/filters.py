@@ -71,7 +71,9 @@ class ChoiceFilter(SimpleListFilter):
     def _counts(self, changelist: ChangeList) -> dict[str, str]:
         rows: Any = changelist.root_queryset
         others: list[Any] = [spec for spec in changelist.filter_specs if spec is not self]
-        if changelist.query or any(map(_narrows, others)) or self._checks_each_row:
+        # Filters may also be the project's own.
+        values = [spec.value() if isinstance(spec, SimpleListFilter) else spec.used_parameters for spec in others]
+        if changelist.query or any(values) or self._checks_each_row:
             return {}
         counts: dict[str, str] = {}
         with suppress(TimeLimitExceeded), time_limit(rows.db, COUNT_SECONDS):
@@ -79,11 +81,6 @@ class ChoiceFilter(SimpleListFilter):
                 count = self.narrowed(rows, status).order_by()[: MAX_COUNTED + 1].count()
                 counts[status] = number(min(count, MAX_COUNTED), is_lower_bound=count > MAX_COUNTED)
         return counts
-
-
-def _narrows(spec: Any) -> bool:
-    """Return whether a filter, which may be one of the project, is set."""
-    return bool(spec.value() if isinstance(spec, SimpleListFilter) else spec.used_parameters)
 
 
 def no_rows(request: HttpRequest, queryset: Any, by: SimpleListFilter) -> Any:
