@@ -10,7 +10,6 @@ from typing import ClassVar
 from uuid import UUID
 
 from django_jobchains.telemetry import names
-from django_jobchains.telemetry.names import MetricName
 from django_jobchains.text.humanize import span
 
 #: The log levels of attempts by their ending. Others are warnings. Of one "abandoned", an AttemptAbandoned was logged.
@@ -30,7 +29,7 @@ class Event:
     """The base class of events. ``worker`` is the id of the worker, or "" outside of workers."""
 
     #: The counter that each event increments. Its attributes are fields or properties: see ``names.EVENT_FIELDS``.
-    counter: ClassVar[MetricName | None] = None
+    counter: ClassVar[names.MetricName | None] = None
     worker: str
 
     @property
@@ -118,7 +117,8 @@ class AttemptEnded(Event):
 class AttemptAbandoned(Event):
     """An attempt of this worker may no longer write. ``reason`` is its abort reason.
 
-    An ``AttemptEnded`` follows, and counts it; but not for a record, which `jobchains.lease.lost` counts.
+    An abandoned attempt at a job ends with an ``AttemptEnded``, which counts it. For an attempt at a record, this is
+    the only event, and is counted by `jobchains.lease.lost`.
     """
 
     level = WARNING
