@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from django_jobchains.declare.slices import Processors
     from django_jobchains.exceptions import FailJob, RescheduleJob
     from django_jobchains.handlers.batch import Batch
-    from django_jobchains.handlers.running_job import RunningJob
+    from django_jobchains.handlers.running_job import Continuation, RunningJob
     from django_jobchains.store.deduplication import Deduplicate
     from django_jobchains.store.on_failure import FailedJob
 
@@ -26,6 +26,7 @@ __all__ = (
     "Backoff",
     "Batch",
     "Concurrency",
+    "Continuation",
     "Deduplicate",
     "FailJob",
     "FailedJob",

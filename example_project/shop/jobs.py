@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from django.core.mail import EmailMessage
 
-from django_jobchains import Backoff, Concurrency, FailJob, Processors, RunningJob
+from django_jobchains import Backoff, Concurrency, Continuation, FailedJob, FailJob, Processors, RunningJob
 from django_jobchains.middleware import LogContext
-from django_jobchains.processors import Continuation, FailedJob
 from shop import gateway
 from shop.models import LoyaltyAccount, Order
 

@@ -104,6 +104,7 @@ ROOT_NAMES = (
     "Backoff",
     "Batch",
     "Concurrency",
+    "Continuation",
     "Deduplicate",
     "FailJob",
     "FailedJob",
@@ -147,7 +148,7 @@ def test_the_public_names_of_the_package_are_those_of_its_modules() -> None:
     assert (django_jobchains.chains, django_jobchains.limits, django_jobchains.schedules) == (chains, limits, schedules)
     assert django_jobchains.use_database is conf.use_database
     assert django_jobchains.current_database is conf.current_database
-    for name in ROOT_NAMES[:13]:
+    for name in ROOT_NAMES[:14]:
         assert getattr(django_jobchains, name) is getattr(processors, name)
     with pytest.raises(AttributeError, match="no attribute 'Chain'"):
         django_jobchains.Chain  # noqa: B018

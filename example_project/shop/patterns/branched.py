@@ -2,8 +2,7 @@
 
 from django.core.mail import EmailMessage
 
-from django_jobchains import Processors, RunningJob
-from django_jobchains.processors import Continuation
+from django_jobchains import Continuation, Processors, RunningJob
 from shop.models import Parcel
 from shop.parcels import ParcelId
 from shop.patterns.go_to import HandOver, hand_over

@@ -9,9 +9,8 @@ from typing import Any
 
 from django.core.mail import EmailMessage
 
-from django_jobchains import Backoff, Deduplicate, Processors, RunningJob
+from django_jobchains import Backoff, Continuation, Deduplicate, Processors, RunningJob
 from django_jobchains.chains import Chain
-from django_jobchains.processors import Continuation
 from shop.gateway import GatewayRefunds, Refunds
 from shop.models import LoyaltyAccount, Order, Product
 from shop.patterns.nested import Shipment, ship_order

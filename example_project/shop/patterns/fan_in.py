@@ -5,8 +5,7 @@ from decimal import Decimal, InvalidOperation
 
 from django.db import transaction
 
-from django_jobchains import FailJob, Processors, RunningJob, chains
-from django_jobchains.processors import Continuation
+from django_jobchains import Continuation, FailJob, Processors, RunningJob, chains
 from shop.models import PriceList, Product
 
 LINES_PER_PART = 25

@@ -5,8 +5,7 @@
 
 from dataclasses import dataclass
 
-from django_jobchains import Backoff, Processors, RunningJob
-from django_jobchains.processors import Continuation
+from django_jobchains import Backoff, Continuation, Processors, RunningJob
 from shop import carrier
 from shop.models import Parcel
 from shop.parcels import ParcelId

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from datetime import timedelta
 
-from django_jobchains import FailJob, Processors, RunningJob
-from django_jobchains.processors import Continuation
+from django_jobchains import Continuation, FailJob, Processors, RunningJob
 from shop import carrier
 from shop.models import Parcel
 

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from django_jobchains import Processors, RunningJob, chains
-from django_jobchains.processors import Continuation
+from django_jobchains import Continuation, Processors, RunningJob, chains
 from shop.models import Order, Parcel
 from shop.parcels import ParcelId
 from shop.patterns.branched import choose_way
