@@ -73,7 +73,7 @@ class ChoiceFilter(SimpleListFilter):
         others: list[Any] = [spec for spec in changelist.filter_specs if spec is not self]
         # Filters may also be the project's own.
         values = [spec.value() if isinstance(spec, SimpleListFilter) else spec.used_parameters for spec in others]
-        if changelist.query or any(values) or self._checks_each_row:
+        if not self.COUNTED or changelist.query or any(values) or self._checks_each_row:
             return {}
         counts: dict[str, str] = {}
         with suppress(TimeLimitExceeded), time_limit(rows.db, COUNT_SECONDS):
