@@ -1,6 +1,7 @@
 """Slots whose attempts run in child processes. A thread of the worker's slots waits for each of them."""
 
 import math
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -86,10 +87,10 @@ class ChildSlots(SlotPool):
 
     def _ended(self, end: RunEnd) -> None:
         """Put back the attempts that are left of a run, and start the next run in its slot."""
+        now = time.monotonic()
         with self._changed:
             self._count(end)
-            moment = self.backlog.moment()
-            self.backlog.extendleft((moment, attempt) for attempt in reversed(end.left))
+            self.backlog.extendleft((now, attempt) for attempt in reversed(end.left))
             if self.backlog and self._assigned() < self.pool.max_workers:
                 self._slots.follow(self._next_run())
             if end.left:

@@ -107,9 +107,9 @@ class AsyncSlots(SlotPool):
             self.backlog.put(attempts)
         self._call_on_loop(self._start_waiting)
 
-    def take_back(self, patience_seconds: float = PATIENCE_SECONDS) -> Sequence[AnyAttempt | SlotTask]:
+    def take_back(self, waited_seconds: float = PATIENCE_SECONDS) -> Sequence[AnyAttempt | SlotTask]:
         with self._changed:
-            attempts = super().take_back(patience_seconds)
+            attempts = super().take_back(waited_seconds)
             self._is_blocked |= bool(attempts)
         return attempts
 

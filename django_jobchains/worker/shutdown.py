@@ -60,7 +60,7 @@ class Shutdown:
         self._components.threads["claim-loop"].stop()
         self._components.claim_loop.close()
         for pool in self._components.pools:
-            waiting = pool.take_back(patience_seconds=0)
+            waiting = pool.take_back(waited_seconds=0)
             self._components.records.hand_back(waiting)
             self._hand_back(keys_of(waiting), has_begun=False)
             pool.close()

@@ -5,7 +5,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -31,9 +31,7 @@ from django_jobchains.worker.threads import OwnedThread
 #: two jobs cost the database many times as much per job as claims of twenty.
 AHEAD_SECONDS = 0.05
 MAX_AHEAD = 200
-#: A claimed job that has waited this long for a slot is returned to the queue, because other workers may be idle. It is
-#: kept if, at the pace of this time, all waiting jobs will start before as much time has passed again: on a busy
-#: machine, returning and claiming jobs would take time from running them.
+#: A claimed job that has waited this long for a slot is returned to the queue, because other workers may be idle.
 PATIENCE_SECONDS = 0.5
 #: Weight of the newest attempt in the average.
 NEWEST_WEIGHT = 0.1
@@ -52,32 +50,19 @@ def single(claimed: Sequence[Claimed], environment: Environment) -> JobAttempt:
     return JobAttempt(job, environment, signal)
 
 
-class Backlog(deque[tuple[tuple[float, int], TaskT]]):
-    """Claimed attempts that wait for a slot, each with the ``moment`` when its wait began."""
+class Backlog(deque[tuple[float, TaskT]]):
+    """Claimed attempts that wait for a slot, each with the monotonic time when its wait began."""
 
     #: How long attempts take. Until they prove to be short, no job is claimed ahead.
     average_seconds = AHEAD_SECONDS
-    #: How many attempts were ever put here.
-    _count = 0
 
-    def put(self, attempts: Sequence[TaskT]) -> None:
-        moment = self.moment()
-        self._count += len(attempts)
-        self.extend([(moment, attempt) for attempt in attempts])
+    def put(self, attempts: Iterable[TaskT]) -> None:
+        now = time.monotonic()
+        self.extend([(now, attempt) for attempt in attempts])
 
-    def moment(self) -> tuple[float, int]:
-        """Return the monotonic time, and how many attempts have left the backlog."""
-        return time.monotonic(), self._count - len(self)
-
-    def take_back(self, patience_seconds: float) -> list[TaskT]:
-        """Remove and return all attempts, if the first of them has waited this long, and the others would still wait
-        after as much time again, at the pace since then."""
-        if not self:
-            return []
-        (since, left_before), _ = self[0]
-        now, left = self.moment()
-        waited = now - since
-        if waited < patience_seconds or (left - left_before) * patience_seconds > len(self) * waited:
+    def take_back(self, waited_seconds: float) -> list[TaskT]:
+        """Remove and return all attempts, if the first of them has waited this long."""
+        if not self or time.monotonic() - self[0][0] < waited_seconds:
             return []
         attempts = [attempt for _, attempt in self]
         self.clear()
@@ -163,10 +148,10 @@ class SlotPool:
         """Run attempts as soon as there are slots."""
         raise NotImplementedError
 
-    def take_back(self, patience_seconds: float = PATIENCE_SECONDS) -> Sequence[AnyAttempt | SlotTask]:
-        """Remove and return the attempts that wait for a slot, if they have waited for too long."""
+    def take_back(self, waited_seconds: float = PATIENCE_SECONDS) -> Sequence[AnyAttempt | SlotTask]:
+        """Remove and return the attempts that wait for a slot, if the first of them has waited this long."""
         with self._changed:
-            return self.backlog.take_back(patience_seconds)
+            return self.backlog.take_back(waited_seconds)
 
     def close(self) -> None:
         """Start no more attempts. Waiting attempts were taken back before."""
@@ -366,7 +351,7 @@ class Slots(SlotPool):
     def follow(self, attempt: SlotTask) -> None:
         """Let the calling slot run this attempt next. This frees no slot and wakes no thread."""
         with self._changed:
-            self.backlog.appendleft((self.backlog.moment(), attempt))
+            self.backlog.appendleft((time.monotonic(), attempt))
             self._following += 1
 
     def close(self) -> None:

@@ -1,12 +1,11 @@
 """Which of the waiting slots wake up when there is work."""
 
 import threading
-from types import SimpleNamespace
 
 import pytest
 
 from django_jobchains.worker.claim_wait import WakeUp
-from django_jobchains.worker.slots import PATIENCE_SECONDS, Backlog, Slots
+from django_jobchains.worker.slots import Slots
 from django_jobchains.worker.threads import OwnedThread
 from tests.support.waiting import until
 from tests.support.workers import context_for
@@ -141,39 +140,3 @@ def test_jobs_are_claimed_ahead_only_while_attempts_are_short(slots, seconds, ah
     for _ in range(200):
         slots.backlog.count_seconds(seconds)
     assert slots.room() == COUNT + ahead
-
-
-@pytest.mark.parametrize(
-    ("waited", "left", "is_kept"),
-    [
-        (0.4, 0, True),  # The first has not waited for long.
-        (0.5, 0, False),
-        (0.5, 99, False),  # The others would wait for another half a second, or longer.
-        (0.5, 101, True),
-        (1, 101, False),
-        (1, 140, True),
-    ],
-)
-def test_jobs_claimed_ahead_are_returned_if_they_would_still_wait_for_long(monkeypatch, waited, left, is_kept):
-    now = 100.0
-    monkeypatch.setattr("django_jobchains.worker.slots.time", SimpleNamespace(monotonic=lambda: now))
-    backlog = Backlog()
-    backlog.put(range(200))
-    for _ in range(left):
-        backlog.popleft()
-    now += waited
-    taken = backlog.take_back(PATIENCE_SECONDS)
-    assert taken == ([] if is_kept else [*range(left, 200)])
-    # The next jobs have a pace of their own.
-    backlog.clear()
-    backlog.put(range(10))
-    now += PATIENCE_SECONDS
-    assert len(backlog.take_back(PATIENCE_SECONDS)) == 10
-
-
-def test_a_worker_that_stops_returns_all_jobs_that_wait(monkeypatch):
-    monkeypatch.setattr("django_jobchains.worker.slots.time", SimpleNamespace(monotonic=lambda: 100.0))
-    backlog = Backlog()
-    backlog.put(range(3))
-    backlog.popleft()
-    assert backlog.take_back(0) == [1, 2]
