@@ -348,7 +348,6 @@ def files_with(pattern: str, *folders: str) -> list[str]:
 def on_postgresql() -> list[str]:
     """Return the tests that depend on the database: files, and single tests of other files."""
     on_one = files_with("", *PLAIN_ON_ONE_DATABASE)
-    # Redis and NATS behave the same beside every database.
     left_out = {*on_one, *files_with("", *OTHER_SUITES, "notifications/servers")}
     locks = files_with(r"committing|connection\.vendor|pytestmark.*postgresql", *PLAIN_ON_ONE_DATABASE)
     single = [

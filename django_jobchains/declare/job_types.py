@@ -290,7 +290,7 @@ class JobType(HasTypes[InputT, OutputT_co]):
             context=capture_context(),
             is_task=self.is_task,
         )
-        # What few jobs have. Each argument of a class with so many fields takes time.
+        # Most jobs have none of these values, and each argument of the constructor takes time.
         if id is not None:
             new.lease_number = randrange(1, MAX_FIRST_LEASE)  # noqa: S311 - not a secret
         if run_at is not None or delay is not None:

@@ -56,10 +56,10 @@ class RecentStarts(NamedTuple):
 
     def seconds_to_next(self, rate: StartRate) -> float:
         """Return the seconds until this rate allows the next start, which are not positive if it does now."""
-        starts = min(-(-(self.full_at - self.started_at) // self.interval), rate.burst)
-        full_at = self.started_at + rate.microseconds * starts
-        if rate.microseconds == self.interval:
-            full_at = min(self.full_at, full_at)
+        missing = self.full_at - self.started_at
+        if rate.microseconds != self.interval:  # as in ``Rates.full_at``
+            missing = rate.microseconds * -(-missing // self.interval)
+        full_at = self.started_at + min(missing, rate.microseconds * rate.burst)
         return (full_at - rate.microseconds * (rate.burst - 1) - self.now) / 1e6
 
 
@@ -115,12 +115,13 @@ class Rates(Part):
         It is never more than a burst after the last start. If the rate has changed, the bucket lacks as many starts as
         before, rounded up. As many microseconds would be more starts of a faster rate, or fewer of a slower one.
         """
-        starts = f"({state}.full_at - {state}.started_at + {state}.interval_microseconds - 1)"
-        starts = f"{self.db.least}({starts} / {state}.interval_microseconds, {rate}.burst)"
+        missing, interval = f"({state}.full_at - {state}.started_at)", f"{state}.interval_microseconds"
         return f"""
-            CASE WHEN {state}.interval_microseconds = {rate}.microseconds
-            THEN {self.db.least}({state}.full_at, {state}.started_at + {rate}.microseconds * {rate}.burst)
-            ELSE {state}.started_at + {rate}.microseconds * {starts} END
+            ({state}.started_at + {self.db.least}(
+                CASE WHEN {interval} = {rate}.microseconds THEN {missing}
+                ELSE {rate}.microseconds * (({missing} + {interval} - 1) / {interval}) END,
+                {rate}.microseconds * {rate}.burst
+            ))
         """
 
     def read(self, rate_keys: Iterable[str], rate: StartRate) -> dict[str, Bucket]:

@@ -31,7 +31,7 @@ class Effect(NamedTuple):
 
 
 class RateNumbers(NamedTuple):
-    """So many starts in so many seconds, and how many at the same time after a pause."""
+    """A rate: ``limit`` starts in ``seconds``, and up to ``burst`` starts at the same time after a pause."""
 
     limit: int
     seconds: float

@@ -34,8 +34,8 @@ MAX_SHOWN_VALUE = 100
 class ChoiceFilter(SimpleListFilter):
     """Filters by one of a few values. For any other value in the URL, the list is empty, with a message.
 
-    The rows of the ``COUNTED`` values are shown with their number. Few rows are counted, and only in a list that
-    nothing else narrows, so that the numbers cost little.
+    The ``COUNTED`` values are shown with the number of their rows: at most ``MAX_COUNTED`` of them are counted, and
+    only if nothing else narrows the list, so that the numbers cost little.
     """
 
     options: ClassVar[Sequence[tuple[str, Any]]]
@@ -77,9 +77,9 @@ class ChoiceFilter(SimpleListFilter):
             return {}
         counts: dict[str, str] = {}
         with suppress(TimeLimitExceeded), time_limit(rows.db, COUNT_SECONDS):
-            for status in self.COUNTED:
-                count = self.narrowed(rows, status).order_by()[: MAX_COUNTED + 1].count()
-                counts[status] = number(min(count, MAX_COUNTED), is_lower_bound=count > MAX_COUNTED)
+            for value in self.COUNTED:
+                count = self.narrowed(rows, value).order_by()[: MAX_COUNTED + 1].count()
+                counts[value] = number(min(count, MAX_COUNTED), is_lower_bound=count > MAX_COUNTED)
         return counts
 
 
