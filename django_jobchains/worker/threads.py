@@ -1,9 +1,10 @@
-"""Threads with an owner, and requests to stop a process.
+"""Threads with an owner, how often they take turns, and requests to stop a process.
 
 Threads are named, restarted after a failure, stopped by an event, and joined with a deadline.
 """
 
 import random
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -159,6 +160,32 @@ def returns_within(seconds: float, call: Callable[[], object], name: str) -> boo
     thread.start()
     thread.join(seconds)
     return not thread.is_alive()
+
+
+#: Handlers compute if the process uses this share of a core, and attempts take this long on average.
+COMPUTING_SHARE, COMPUTING_SECONDS = 0.25, 0.001
+#: The switch interval while handlers compute, and at all other times.
+COMPUTING_INTERVAL, USUAL_INTERVAL = 0.001, sys.getswitchinterval()
+
+
+class SwitchInterval:
+    """The time after which a thread that computes lets another one continue, such as one that has read from a database.
+
+    It is shorter while handlers compute: see docs/decisions/0065-switch-interval.md.
+    """
+
+    def __init__(self) -> None:
+        self._measured = (time.monotonic(), time.process_time())
+
+    def adapt(self, attempt_seconds: float) -> None:
+        """Set the interval, from the average duration of attempts and the CPU time since the last call."""
+        (since, used), self._measured = self._measured, (time.monotonic(), time.process_time())
+        elapsed, cpu_seconds = self._measured[0] - since, self._measured[1] - used
+        computes = attempt_seconds >= COMPUTING_SECONDS and cpu_seconds >= elapsed * COMPUTING_SHARE
+        sys.setswitchinterval(COMPUTING_INTERVAL if computes else USUAL_INTERVAL)
+
+    def restore(self) -> None:
+        sys.setswitchinterval(USUAL_INTERVAL)
 
 
 #: Signals that arrive within this time after the first one count as copies of it: a wrapper such as ``uv run`` or

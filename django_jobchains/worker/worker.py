@@ -45,10 +45,10 @@ from django_jobchains.worker.options import (
     worker_errors,
 )
 from django_jobchains.worker.shutdown import Shutdown
-from django_jobchains.worker.threads import StopRequest
+from django_jobchains.worker.threads import StopRequest, SwitchInterval
 
 WORKER_NAME = Name(100)
-#: How often the main thread checks for signals and for the end of the work.
+#: How often the main thread checks for signals and for the end of the work, and adapts the switch interval.
 CHECK_SECONDS = 0.1
 #: How often the worker checks whether copies of a signal may still arrive.
 CHECK_COPIES_SECONDS = 0.02
@@ -162,15 +162,18 @@ class Worker:
         In the main thread, SIGTERM and SIGINT stop the worker. After the first signal, it waits for running handlers;
         after a second one, it does not. Signals that arrive at the same time count as one.
         """
+        switch_interval = SwitchInterval()
         with self._handled_signals():
             try:
                 self.start()
                 while not self._is_over():
                     self._stopped.wait(CHECK_SECONDS)
                     self._retire_at_limits()
+                    switch_interval.adapt(self.components.slots.backlog.average_seconds)
                 self._await_copies()
             finally:
                 self.stop()
+                switch_interval.restore()
         return int(self.failed)
 
     def run_until_idle(self, timeout: DurationLike = 60) -> None:

@@ -16,15 +16,13 @@ from tests.support.workers import completed
 @pytest.fixture
 def run(registry):
     """Run the command with the test's registry until no job is due, and return its output."""
-    interval = sys.getswitchinterval()
 
     def run(*arguments, **options):
         out = StringIO()
         call_command("run_jobworker", *arguments, stdout=out, **{"burst": True, "no_color": True, **options})
         return out.getvalue()
 
-    yield run
-    sys.setswitchinterval(interval)
+    return run
 
 
 @pytest.fixture

@@ -32,9 +32,6 @@ from django_jobchains.worker.threads import StopRequest
 if TYPE_CHECKING:
     from django_jobchains.telemetry.otel.prometheus import MergedMetrics
 
-#: Threads get the interpreter back soon after the database has answered: see docs/decisions/0065-switch-interval.md.
-SWITCH_INTERVAL_SECONDS = 0.001
-
 #: How long a stopping worker waits for its spans to be exported.
 FLUSH_SECONDS = 2.0
 
@@ -80,7 +77,6 @@ class Command(BaseCommand):
 
     def _work(self, worker: Worker, options: dict[str, Any], finish: Callable[[], object] = lambda: None) -> None:
         add_network_options()
-        sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
         if self._owns_process:
             # Exclude the objects that exist now from garbage collection, because they live until the end. A collection
             # before that would delay the first claim and free almost nothing.
