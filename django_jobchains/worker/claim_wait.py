@@ -11,6 +11,8 @@ from django_jobchains.worker.threads import waiting
 #: The shortest wait for the next start that a rate allows: of the worker that has claimed the last one, and of others,
 #: which would otherwise compete for each start.
 MIN_START_WAIT_SECONDS, MIN_RATE_WAIT_SECONDS = 0.005, 0.05
+#: The longest time between two notifications of peers while all queries fill the slots.
+MAX_NOTIFY_SECONDS = 1.0
 
 
 class WakeUp:
@@ -38,6 +40,8 @@ class WakeUp:
         self._was_fruitless = False
         #: Whether the next query is for the worker's share of jobs, so that its peers may have skipped the hint.
         self._is_shared = False
+        #: When peers may be notified again, and how long after the next time.
+        self._notify_at, self._notify_seconds = 0.0, REQUERY_SECONDS
 
     def set(self, types: Collection[str] | None = None) -> None:
         """Let the claim loop query now, for jobs of these types; None for all. Records are queried in any case."""
@@ -126,16 +130,23 @@ class WakeUp:
         self._was_fruitless = not found
         if is_full:
             self._is_for_all = True
+        else:
+            self._notify_at, self._notify_seconds = 0.0, REQUERY_SECONDS
         if self._is_shared and is_full:
             self._second_query_at, self._types = time.monotonic() + REQUERY_SECONDS, None
         elif not self.is_second_query_due:
             self._is_shared = False
 
     def must_notify_peers(self) -> bool:
-        """Return, once, whether a worker without free slots must check for due jobs whose hint its peers skipped."""
-        if self.is_second_query_due or not self._is_shared:
+        """Return whether a worker without free slots must check for due jobs whose hint its peers skipped.
+
+        Once for each such hint, and less often the longer all queries fill the slots: the peers have as much to do.
+        """
+        if self.is_second_query_due or not self._is_shared or time.monotonic() < self._notify_at:
             return False
         self._is_shared = False
+        self._notify_at = time.monotonic() + self._notify_seconds
+        self._notify_seconds = min(2 * self._notify_seconds, MAX_NOTIFY_SECONDS)
         return True
 
     @property

@@ -9,7 +9,7 @@ import pytest
 from django_jobchains.notifications import EVERY, Hint, Notifier, NullNotifier
 from django_jobchains.notifications.hints import MERGE_SECONDS, REQUERY_SECONDS
 from django_jobchains.store.workers import Beat
-from django_jobchains.worker.claim_wait import WakeUp
+from django_jobchains.worker.claim_wait import MAX_NOTIFY_SECONDS, WakeUp
 from django_jobchains.worker.wake_order import LATE_FACTOR, LATE_SECONDS, PeerOrder, WakeOrder, group_of
 from tests.support.worker_rows import facts_of
 from tests.support.workers import context_for
@@ -159,6 +159,33 @@ def test_query_that_found_enough_jobs_for_all_slots_is_followed_by_one_for_all_t
     wake.record_query(found=True, is_full=is_full)
     wake.set(["a"])
     assert wake.begin_query() == (None if is_full else {"a"})
+
+
+def test_worker_that_stays_full_notifies_its_peers_less_and_less_often(clock):
+    wake = WakeUp()
+
+    def must_notify(*, after, is_full=True):
+        """Query because of a hint about jobs of all workers. A full worker cannot query again a little later."""
+        clock.now += after
+        wake.query_in(0.0, is_shared=True)
+        wake.begin_query()
+        wake.record_query(found=True, is_full=is_full)
+        clock.now += REQUERY_SECONDS
+        wake.begin_query()
+        if not is_full:
+            wake.record_query(found=False, is_full=False)
+        return wake.must_notify_peers()
+
+    assert must_notify(after=0)
+    assert must_notify(after=REQUERY_SECONDS)
+    assert not must_notify(after=0)
+    assert must_notify(after=2 * REQUERY_SECONDS)
+    for _ in range(10):
+        must_notify(after=MAX_NOTIFY_SECONDS)
+    assert not must_notify(after=MAX_NOTIFY_SECONDS * 0.9)
+    assert must_notify(after=MAX_NOTIFY_SECONDS * 0.1)
+    assert not must_notify(after=0, is_full=False)
+    assert must_notify(after=0), "it had free slots in between"
 
 
 def test_stopping_worker_ignores_hints():
