@@ -45,7 +45,9 @@ STOLEN = ("--numprocesses", "logical", "--dist", "worksteal")
 #: Slow tests start many processes themselves: one process of tests for each core.
 WAITING = ("--numprocesses", str(os.cpu_count() or 1), "--dist", "loadfile")
 
-PLAIN = ("-m", "not slow")
+#: ``make test`` runs a kind of job with some of a test's cases, and each case with some kind: see ``kinds``.
+PLAIN = ("-m", "not slow and not combination")
+ALL_PLAIN = ("-m", "not slow")
 SLOW = ("-m", "slow")
 #: What may differ between versions of a database: the store's contract, and the plans of statements.
 SQL = (
@@ -58,46 +60,24 @@ SQL = (
     "tests/schedules/test_plans.py",
     "tests/schedules/test_versions.py",
 )
-#: The plans of queries of a million jobs, which take minutes to create. ``make test`` examines them on the oldest
-#: versions, whose planners are weaker, and ``make test-all`` on others too.
+#: The plans of queries of a million jobs, which take minutes to create. ``make test`` examines them on PostgreSQL 14,
+#: whose planner is weaker than that of PostgreSQL 18, and ``make test-all`` on others too.
 MILLION = "tests/queries/test_plans.py"
-#: The slow tests of ``make test``, with those that notice a mutation: processes that die, hang or are replaced, and
-#: races. ``tests/chaos/test_records.py`` does the same as ``KILLS`` on PostgreSQL.
+#: Processes that die while they write. ``tests/chaos/test_records.py`` does the same on PostgreSQL.
 KILLS = "tests/records/test_kills.py"
-SLOW_ON_POSTGRESQL = {
-    "tests/blockers/test_storm.py",
+#: The slow tests of ``make test``, beside those that notice a mutation: processes that die, are paused, or hang.
+SLOW_ON_POSTGRESQL = {"tests/chaos/test_processes.py", "tests/isolation/test_hangs.py"}
+#: All slow tests of what SQLite does in its own way: wake-ups, migrations, locks, and processes that die.
+SLOW_ON_SQLITE = {
     "tests/chaos/test_processes.py",
     "tests/chaos/test_schedules.py",
-    "tests/completing/test_races.py",
-    "tests/interventions/test_races.py",
-    "tests/isolation/test_crashes.py",
-    "tests/isolation/test_hangs.py",
-    "tests/pruning/test_races.py",
-    "tests/records/test_child_processes.py",
-    "tests/worker/test_processes.py",
-    "tests/worker/test_signals.py",
-    "tests/worker/test_supervisor.py",
-}
-SLOW_ON_SQLITE = {
-    "tests/children/test_death_of_the_parent.py",
-    "tests/documentation",
     "tests/model",
     "tests/notifications/test_other_processes.py",
-    "tests/online_migrations",
-    "tests/packaging/test_imports.py",
-    "tests/queries/test_view.py",
-    "tests/typing",
-    KILLS,
-}
-#: Slow tests of what SQLite does in its own way: wake-ups, migrations, locks, and processes that die while they write.
-ALL_SLOW_ON_SQLITE = {
-    *SLOW_ON_SQLITE,
-    "tests/blockers/test_storm.py",
-    "tests/children/test_pools.py",
-    "tests/chaos/test_processes.py",
-    "tests/chaos/test_schedules.py",
     "tests/notifications/test_sqlite.py",
+    "tests/online_migrations",
+    "tests/queries/test_view.py",
     "tests/versions",
+    KILLS,
     MILLION,
 }
 #: These add network interfaces to the machine, and Chromium aborts its requests then: so they run after the browser.
@@ -111,17 +91,19 @@ ON_ONE_DATABASE = (
     "admin/actions", "admin/visibility", "children", "commands", "configuration", "documentation", "packaging",
     "processors", "redaction", "soak", "testing", "typing",
 )  # fmt: skip
-#: Here, only plain tests run on SQLite only: pages, hooks, payloads, and attempts in child processes.
+#: Here, only plain tests run on SQLite only: pages, hooks, payloads, attempts in child processes, and other servers.
 PLAIN_ON_ONE_DATABASE = (
     *ON_ONE_DATABASE,
     "admin/dashboard", "admin/pages", "admin/records", "admin/schedules", "failures", "isolation", "middleware",
-    "payloads", "telemetry",
+    "notifications/servers", "payloads", "telemetry",
 )  # fmt: skip
-#: Of these, what does not depend on the versions of Python and Django either runs with the lowest ones only.
-ON_ONE_VERSION = ("admin/visibility", "redaction")
+#: What depends on the versions of Python and Django runs with the newest and the lowest ones.
+ON_BOTH_VERSIONS = (
+    "admin/lists", "admin/pages", "commands", "completing", "configuration", "middleware", "tasks_backend", "telemetry",
+    "worker",
+)  # fmt: skip
 #: Suites with their own configuration.
 OTHER_SUITES = ("browser", "django_tests", "due_work", "fleet")
-WITHOUT_SQL = tuple(f"--ignore={path}" for path in SQL)
 #: Redis and NATS behave the same beside every database.
 WITHOUT_SERVERS = ("--ignore=tests/notifications/servers",)
 
@@ -183,9 +165,8 @@ def postgresql(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def slow(session: nox.Session) -> None:
-    """Run the slow tests of processes that die or hang, of races, and of what a mutation breaks."""
-    files = SLOW_ON_SQLITE | guards("sqlite")
-    run_tests(session, PYTHON, *SLOW, *sorted(files), database="sqlite", options=WAITING)
+    """Run the slow tests that notice a mutation, and of processes that die or hang."""
+    run_tests(session, PYTHON, *SLOW, *sorted({KILLS, *guards("sqlite")}), database="sqlite", options=WAITING)
     with required(session), machine_server() as url:
         files = SLOW_ON_POSTGRESQL | guards("postgresql")
         run_tests(session, PYTHON, *SLOW, *sorted(files), database=url, options=WAITING)
@@ -195,7 +176,7 @@ def slow(session: nox.Session) -> None:
 def all_slow(session: nox.Session) -> None:
     """Run all slow tests: most on the machine's PostgreSQL, some on SQLite."""
     without_locks = set(files_with(r"mark\.slow", *ON_ONE_DATABASE)) - set(files_with("", "commands", "testing"))
-    files = ALL_SLOW_ON_SQLITE | without_locks
+    files = SLOW_ON_SQLITE | without_locks
     run_tests(session, PYTHON, *SLOW, *sorted(files), database="sqlite", options=WAITING)
     with required(session), machine_server() as url:
         files = set(files_with(r"mark\.slow")) - {*SQL, *without_locks, NETWORK, SHARDS, KILLS}
@@ -209,35 +190,32 @@ def newest(session: nox.Session) -> None:
     """Test the newest Python and Django on PostgreSQL 18, and on SQLite what does not depend on the database."""
     session.install("--upgrade", "-e", ".[all]", "--group", "test")
     run_example(session, "python")
-    folders = [f"tests/{name}" for name in PLAIN_ON_ONE_DATABASE if name not in ON_ONE_VERSION]
+    folders = [f"tests/{name}" for name in PLAIN_ON_ONE_DATABASE]
     run_tests(session, "python", *PLAIN, *folders, database="sqlite", options=STOLEN)
     with required(session), server(18) as url:
         run_tests(session, "python", *PLAIN, *on_postgresql(), database=url, options=STOLEN)
 
 
 @nox.session(python=NEWEST)
-def matrix(session: nox.Session) -> None:
+def all_newest(session: nox.Session) -> None:
     """Run all plain tests with the newest Python and Django, on SQLite and on PostgreSQL 18."""
     session.install("--upgrade", "-e", ".[all]", "--group", "test")
     run_example(session, "python")
-    run_tests(session, "python", *PLAIN, database="sqlite", options=STOLEN)
+    run_tests(session, "python", *ALL_PLAIN, database="sqlite", options=STOLEN)
     with required(session), server(18) as url:
-        run_tests(session, "python", *PLAIN, *WITHOUT_SERVERS, database=url, options=STOLEN)
+        run_tests(session, "python", *ALL_PLAIN, *WITHOUT_SERVERS, database=url, options=STOLEN)
 
 
 @nox.session(python=OLDEST)
 def oldest(session: nox.Session) -> None:
-    """Test the lowest supported versions: all plain tests on SQLite 3.37, those of the SQL on PostgreSQL 14."""
-    constraints = CACHE / "lowest.txt"
-    constraints.parent.mkdir(exist_ok=True)
-    constraints.write_text("\n".join(lowest_versions()))
-    session.install("-e", ".[all]", "--group", "test", "--constraint", str(constraints))
-    with required(session):
-        env = with_sqlite_3_37(f"{session.bin}/python")
-        run_tests(session, "python", *SQL, MILLION, database="sqlite", env=env)
-        run_tests(session, "python", *PLAIN, *WITHOUT_SQL, database="sqlite", env=env, options=STOLEN)
-        with server(14) as url:
-            run_tests(session, "python", *SQL, MILLION, database=url)
+    """Test the lowest versions: the SQL on PostgreSQL 14 and SQLite 3.37, and there what depends on versions too."""
+    run_with_lowest_versions(session, *PLAIN, *SQL, *on_sqlite_3_37())
+
+
+@nox.session(python=OLDEST)
+def all_oldest(session: nox.Session) -> None:
+    """Test the lowest versions: all plain tests on SQLite 3.37, and the SQL on PostgreSQL 14."""
+    run_with_lowest_versions(session, *ALL_PLAIN)
 
 
 @nox.session(python=NEWEST)
@@ -339,6 +317,18 @@ def run_tests(
     session.run(python, "-m", "pytest", *reports, *options, *tests, env=env, external=True)
 
 
+def run_with_lowest_versions(session: nox.Session, *plain: str) -> None:
+    constraints = CACHE / "lowest.txt"
+    constraints.parent.mkdir(exist_ok=True)
+    constraints.write_text("\n".join(lowest_versions()))
+    session.install("-e", ".[all]", "--group", "test", "--constraint", str(constraints))
+    with required(session):
+        env = with_sqlite_3_37(f"{session.bin}/python")
+        run_tests(session, "python", *plain, database="sqlite", env=env, options=STOLEN)
+        with server(14) as url:
+            run_tests(session, "python", *SQL, MILLION, database=url)
+
+
 def files_with(pattern: str, *folders: str) -> list[str]:
     """Return the test files with this text. Finding a few tests among all takes each process a quarter of a minute."""
     paths = chain.from_iterable((ROOT / "tests" / folder).rglob("test_*.py") for folder in folders or [""])
@@ -348,7 +338,7 @@ def files_with(pattern: str, *folders: str) -> list[str]:
 def on_postgresql() -> list[str]:
     """Return the tests that depend on the database: files, and single tests of other files."""
     on_one = files_with("", *PLAIN_ON_ONE_DATABASE)
-    left_out = {*on_one, *files_with("", *OTHER_SUITES, "notifications/servers")}
+    left_out = {*on_one, *files_with("", *OTHER_SUITES)}
     locks = files_with(r"committing|connection\.vendor|pytestmark.*postgresql", *PLAIN_ON_ONE_DATABASE)
     single = [
         f"{path}::{name}"
@@ -357,6 +347,15 @@ def on_postgresql() -> list[str]:
     ]
     noticing = [test for test in tests_of_mutations("postgresql") if test.partition("::")[0] in on_one]
     return sorted({*set(files_with("")).difference(left_out), *locks, *single, *noticing})
+
+
+def on_sqlite_3_37() -> list[str]:
+    """Return what depends on versions or on SQLite besides the SQL: files, and tests that notice a mutation."""
+    on_newest = files_with("", *set(PLAIN_ON_ONE_DATABASE).difference(ON_BOTH_VERSIONS))
+    files = {*files_with("", *ON_BOTH_VERSIONS), *files_with(r"connection\.vendor|sqlite")}
+    noticing = {test for test in tests_of_mutations("sqlite") if test.partition("::")[0] not in files}
+    left_out = (*SQL, MILLION, *on_newest, *(f"tests/{suite}" for suite in OTHER_SUITES))
+    return sorted(test for test in files | noticing if not test.startswith(left_out))
 
 
 def tests_of_mutations(database: str) -> set[str]:

@@ -6,6 +6,7 @@ from django.db import connection
 
 from django_jobchains.notifications import waiting
 from tests.support.databases import TEMPLATE, copied_database
+from tests.support.scenario import mark_combinations
 
 pytest_plugins = ["tests.support.fixtures"]
 #: Separate suites: ``make browser`` runs the first one, in processes without Django, ``make fleet`` the second one, and
@@ -60,7 +61,9 @@ if connection.vendor == "sqlite":
             yield
 
 
+@pytest.hookimpl(tryfirst=True)  # before ``-m`` selects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    mark_combinations(items)
     if connection.vendor == "postgresql":
         return
     config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("postgresql")])

@@ -22,6 +22,7 @@ Handlers are functions of the test, so they cannot run in child processes.
 """
 
 import asyncio
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -43,8 +44,28 @@ STATES = {"errored": "retried", "queued": "waiting", "processing": "running"}
 
 
 def kinds(*names):
-    """Let a test run once for each of these kinds."""
+    """Let a test run once for each of these kinds.
+
+    If it has other parameters, ``make test`` runs some of the combinations: see ``mark_combinations``.
+    """
     return pytest.mark.parametrize("scenario", names, indirect=True)
+
+
+def mark_combinations(tests):
+    """Mark what remains when each kind runs with one of a test's cases at least, and each case with one kind."""
+    functions = defaultdict(list)
+    for test in tests:
+        if hasattr(test, "callspec") and "scenario" in test.callspec.params:
+            kind = test.callspec.params["scenario"]
+            functions[test.nodeid.partition("[")[0]].append((kind, test.callspec.id.replace(kind, "", 1), test))
+    for rows in functions.values():
+        names, cases = (list(dict.fromkeys(column)) for column in list(zip(*rows, strict=True))[:2])
+        seen = set()
+        # The first case with the first kind, the second one with the second kind, and so on.
+        for kind, case, test in sorted(rows, key=lambda row: (names.index(row[0]) - cases.index(row[1])) % len(names)):
+            if seen.issuperset({("kind", kind), ("case", case)}):
+                test.add_marker("combination")
+            seen |= {("kind", kind), ("case", case)}
 
 
 @dataclass
