@@ -78,7 +78,6 @@ SLOW_ON_SQLITE = {
     "tests/queries/test_view.py",
     "tests/versions",
     KILLS,
-    MILLION,
 }
 #: These add network interfaces to the machine, and Chromium aborts its requests then: so they run after the browser.
 NETWORK = "tests/chaos/test_network.py"
@@ -91,16 +90,15 @@ ON_ONE_DATABASE = (
     "admin/actions", "admin/visibility", "children", "commands", "configuration", "documentation", "packaging",
     "processors", "redaction", "soak", "testing", "typing",
 )  # fmt: skip
-#: Here, only plain tests run on SQLite only: pages, hooks, payloads, attempts in child processes, and other servers.
+#: Here, only plain tests run on SQLite only: pages, hooks, payloads, child processes, tasks, and other servers.
 PLAIN_ON_ONE_DATABASE = (
     *ON_ONE_DATABASE,
     "admin/dashboard", "admin/pages", "admin/records", "admin/schedules", "failures", "isolation", "middleware",
-    "notifications/servers", "payloads", "telemetry",
+    "notes", "notifications/servers", "payloads", "presence", "tasks_backend", "telemetry",
 )  # fmt: skip
 #: What depends on the versions of Python and Django runs with the newest and the lowest ones.
 ON_BOTH_VERSIONS = (
-    "admin/lists", "admin/pages", "commands", "completing", "configuration", "middleware", "tasks_backend", "telemetry",
-    "worker",
+    "admin/lists", "admin/pages", "commands", "completing", "configuration", "tasks_backend", "telemetry", "worker",
 )  # fmt: skip
 #: Suites with their own configuration.
 OTHER_SUITES = ("browser", "django_tests", "due_work", "fleet")
@@ -209,13 +207,13 @@ def all_newest(session: nox.Session) -> None:
 @nox.session(python=OLDEST)
 def oldest(session: nox.Session) -> None:
     """Test the lowest versions: the SQL on PostgreSQL 14 and SQLite 3.37, and there what depends on versions too."""
-    run_with_lowest_versions(session, *PLAIN, *SQL, *on_sqlite_3_37())
+    run_with_lowest_versions(session, [*PLAIN, *SQL, *on_sqlite_3_37()])
 
 
 @nox.session(python=OLDEST)
 def all_oldest(session: nox.Session) -> None:
-    """Test the lowest versions: all plain tests on SQLite 3.37, and the SQL on PostgreSQL 14."""
-    run_with_lowest_versions(session, *ALL_PLAIN)
+    """Test the lowest versions: all plain tests and all plans on SQLite 3.37, and the SQL on PostgreSQL 14."""
+    run_with_lowest_versions(session, ALL_PLAIN, [MILLION, *BY_FILE])
 
 
 @nox.session(python=NEWEST)
@@ -317,14 +315,16 @@ def run_tests(
     session.run(python, "-m", "pytest", *reports, *options, *tests, env=env, external=True)
 
 
-def run_with_lowest_versions(session: nox.Session, *plain: str) -> None:
+def run_with_lowest_versions(session: nox.Session, *on_sqlite: Sequence[str]) -> None:
+    """Run the selected tests on SQLite 3.37, each selection by itself, and the SQL on PostgreSQL 14."""
     constraints = CACHE / "lowest.txt"
     constraints.parent.mkdir(exist_ok=True)
     constraints.write_text("\n".join(lowest_versions()))
     session.install("-e", ".[all]", "--group", "test", "--constraint", str(constraints))
     with required(session):
         env = with_sqlite_3_37(f"{session.bin}/python")
-        run_tests(session, "python", *plain, database="sqlite", env=env, options=STOLEN)
+        for selection in on_sqlite:
+            run_tests(session, "python", *selection, database="sqlite", env=env, options=STOLEN)
         with server(14) as url:
             run_tests(session, "python", *SQL, MILLION, database=url)
 
