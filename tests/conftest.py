@@ -63,8 +63,7 @@ if connection.vendor == "sqlite":
 
 @pytest.hookimpl(tryfirst=True)  # before ``-m`` selects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if connection.vendor == "sqlite":
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("postgresql")])
+        items[:] = [item for item in items if not item.get_closest_marker("postgresql")]
     mark_combinations(items)
-    if connection.vendor == "postgresql":
-        return
-    config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("postgresql")])
-    items[:] = [item for item in items if not item.get_closest_marker("postgresql")]

@@ -52,7 +52,7 @@ def kinds(*names):
 
 
 def mark_combinations(tests):
-    """Mark what remains when each kind runs with one of a test's cases at least, and each case with one kind."""
+    """Mark as ``exhaustive`` what remains when each case runs with one kind, and each kind with one case at least."""
     functions = defaultdict(list)
     for test in tests:
         if hasattr(test, "callspec") and "scenario" in test.callspec.params:
@@ -64,7 +64,7 @@ def mark_combinations(tests):
         # The first case with the first kind, the second one with the second kind, and so on.
         for kind, case, test in sorted(rows, key=lambda row: (names.index(row[0]) - cases.index(row[1])) % len(names)):
             if seen.issuperset({("kind", kind), ("case", case)}):
-                test.add_marker("combination")
+                test.add_marker("exhaustive")
             seen |= {("kind", kind), ("case", case)}
 
 

@@ -226,7 +226,7 @@ def test_an_expired_job_is_not_a_start(store):
     assert len(claim(store)) == 1
 
 
-@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(n, marks=pytest.mark.combination) for n in range(3, 10))])
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(n, marks=pytest.mark.exhaustive) for n in range(3, 10))])
 def test_no_window_has_more_starts_than_allowed(store, seed):
     """By the times of the claims, whatever comes in between."""
     rng = random.Random(seed)
