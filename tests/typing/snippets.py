@@ -6,6 +6,7 @@ those of Celery are not, because Celery has no types.
 """
 
 import ast
+import os
 import re
 import shutil
 import subprocess
@@ -69,29 +70,13 @@ INSTALLED_APPS: list[Any]
 EXPECTED = "# an error in mypy"
 #: The first line of files of the example project, and of code of Celery.
 UNCHECKED = re.compile(r"# (shop/\S+|Celery)\n")
-#: What comes from a package without types is Any. Django's classes are generic only in its stubs.
-CONFIG = """
-[mypy]
-strict = True
-disallow_any_generics = False
-disallow_subclassing_any = False
-disallow_untyped_decorators = False
-warn_return_any = False
-ignore_missing_imports = True
-implicit_reexport = True
-follow_imports = silent
-plugins = mypy_django_plugin.main
-
-[mypy.plugins.django-stubs]
-django_settings_module = tests.settings
-"""
 
 
 def write_modules() -> int:
     """Write each snippet as a module, with its line numbers in the page. Return their number."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
-    (FOLDER / "mypy.ini").write_text(CONFIG)
+    (FOLDER / "__init__.py").touch()
     (FOLDER / "prelude.py").write_text(PRELUDE)
     count = 0
     folders = [ROOT / "docs" / name for name in ("guides", "start", "operate", "reference")]
@@ -116,7 +101,7 @@ def module(code: str, lines_before: int) -> str:
         node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     }
     imports = ", ".join(sorted((used & reader) - defined))
-    header = "from prelude import *" + (f"; from tests.typing.reader import {imports}" if imports else "")
+    header = "from snippets.prelude import *" + (f"; from tests.typing.reader import {imports}" if imports else "")
     if re.match(r"(async )?def \w+\(self", code):
         code, lines_before = f"class Snippet:\n{textwrap.indent(code, '    ')}", lines_before - 1
     return header + "\n" * lines_before + code
@@ -134,9 +119,11 @@ def names_of(tree: ast.Module) -> set[str]:
 
 def main() -> int:
     count = write_modules()
-    options = ("--config-file", str(FOLDER / "mypy.ini"), "--cache-dir", ".mypy_cache/snippets")
-    command = [sys.executable, "-m", "mypy", *options, str(FOLDER)]
-    code = subprocess.run(command, cwd=ROOT, check=False).returncode
+    # Options for "snippets.*" are in pyproject.toml. With the other ones unchanged, mypy reads what it has found out
+    # about Django and the package.
+    environment = {**os.environ, "MYPYPATH": str(FOLDER.parent)}
+    command = [sys.executable, "-m", "mypy", str(FOLDER)]
+    code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
     sys.stdout.write(f"Checked {count} snippets. The number in the name of a file is the line of its page.\n")
     return code
 
