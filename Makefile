@@ -21,7 +21,7 @@ VENV := .venv
 DEMO := .venv-demo
 BENCH := .venv-bench
 PEERS := .venv-peers
-SESSIONS := lint types docs quick slow all_slow newest all_newest oldest all_oldest example wheel browser fleet fleet_short postgresql sqlite tasks pictures mutations release
+SESSIONS := lint types docs quick slow all_slow newest all_newest oldest all_oldest example wheel browser all_browser fleet fleet_short postgresql sqlite tasks pictures mutations release
 NOX = $(VENV)/bin/python -m nox
 
 # Tests start hundreds of processes: what they import is compiled once.
@@ -35,7 +35,7 @@ test: $(VENV)/.ready
 	@$(NOX) --parallel 2
 
 test-all: $(VENV)/.ready
-	@$(NOX) --parallel 2 --sessions lint types docs all_newest all_oldest all_slow browser tasks wheel
+	@$(NOX) --parallel 2 --sessions lint types docs all_newest all_oldest all_slow all_browser tasks wheel
 	@$(NOX) --session mutations
 
 $(SESSIONS): $(VENV)/.ready

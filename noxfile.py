@@ -89,6 +89,8 @@ SLOW_ON_SQLITE = {
 NETWORK = "tests/chaos/test_network.py"
 #: The workers of four databases use half of a server's connections, so they do not run beside other slow tests.
 SHARDS = "tests/several_databases/test_shards.py"
+#: Each process has a Chromium and its own shops.
+BROWSERS = ("--numprocesses", "2", "--dist", "loadfile")
 SHORT_FLEET = ("-m", "short", "--numprocesses", "3", "--dist", "load")
 #: What does not depend on the database runs on SQLite only: output, arguments, processes, and who may see and do what.
 #: Files with tests of locks run on PostgreSQL too.
@@ -280,13 +282,18 @@ def release(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def browser(session: nox.Session) -> None:
-    """Drive the example shop and its admin in Chromium. Afterwards, the tests of ``fleet_short``."""
+    """Drive the example shop and its admin in Chromium. Afterwards, the tests of networks and of ``fleet_short``."""
+    run_browser(session, "-m", "not exhaustive", database="sqlite")
+    run_networks(session)
+
+
+@nox.session(venv_backend="none")
+def all_browser(session: nox.Session) -> None:
+    """Do the same with other themes, sizes, languages and texts, and without scripts. Flows run on PostgreSQL too."""
     run_browser(session, database="sqlite")
-    with required(session), server(18) as url:  # The slow tests may use nearly all connections of the machine's server.
+    with required(session), server(18) as url:
         run_browser(session, "-m", "flow and not without_scripts", database=url)
-        run_tests(session, PYTHON, *SLOW, NETWORK, SHARDS, database=url)
-    if not session.posargs:
-        run_fleet(session, *SHORT_FLEET)
+    run_networks(session)
 
 
 @nox.session(venv_backend="none")
@@ -387,7 +394,16 @@ def run_browser(session: nox.Session, *selection: str, database: str, pictures: 
     with required(session):
         chromium()
     env = {"JOBCHAINS_TEST_DATABASE": database, "JOBCHAINS_PICTURES": str(pictures)}
-    session.run(PYTHON, "-m", "pytest", "-q", "-c", "tests/browser/pytest.ini", *selection, "tests/browser", env=env)
+    options = ("-q", "-c", "tests/browser/pytest.ini", *BROWSERS)
+    session.run(PYTHON, "-m", "pytest", *options, *selection, "tests/browser", env=env)
+
+
+def run_networks(session: nox.Session) -> None:
+    """Run the tests that add network interfaces or need most connections of a server."""
+    with required(session), server(18) as url:
+        run_tests(session, PYTHON, *SLOW, NETWORK, SHARDS, database=url)
+    if not session.posargs:
+        run_fleet(session, *SHORT_FLEET)
 
 
 def run_fleet(session: nox.Session, *options: str) -> None:

@@ -61,7 +61,7 @@ def shop(open_shop):
 
 @pytest.fixture(scope="session")
 def busy(open_shop):
-    """A shop with rows of all kinds, which tests do not change."""
+    """A shop with rows of all kinds and without a worker. Tests only add orders."""
     return open_shop("busy")
 
 

@@ -4,6 +4,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.steps import ADMIN, DASHBOARD, list_of
+from tests.browser.test_accessibility import SCHEMES
 
 pytestmark = pytest.mark.usefixtures("ids")
 
@@ -11,7 +12,7 @@ SCREEN = {"width": 1400, "height": 900}
 LAPTOP = {"width": 1280, "height": 800}
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_figures_alerts_and_charts_are_on_the_first_screen(busy, visit, scheme):
     page = visit(busy, "root", viewport=SCREEN, color_scheme=scheme)
     page.goto(DASHBOARD)

@@ -7,6 +7,9 @@ from playwright.sync_api import expect
 
 from tests.browser.steps import Admin, eventually
 
+#: ``tests/several_databases/test_admin.py`` tests the same without a browser.
+pytestmark = pytest.mark.exhaustive
+
 SITES = {"default": "/admin/", "shard": "/shard/"}
 
 

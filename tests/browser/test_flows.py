@@ -6,14 +6,18 @@ from playwright.sync_api import expect
 from tests.browser.steps import DASHBOARD, DECLINED, RECORDS, Admin, Customer, chain_page, eventually, list_of
 
 pytestmark = [pytest.mark.flow, pytest.mark.usefixtures("worker")]
-with_and_without_scripts = pytest.mark.parametrize(
-    "scripts", [True, pytest.param(False, marks=pytest.mark.without_scripts)], ids=["scripts", "no scripts"]
-)
+
+
+def with_and_without_scripts(*marks):
+    """Run a flow with scripts, and without them if a run includes tests with these marks."""
+    without = pytest.param(False, marks=(pytest.mark.without_scripts, *marks))
+    return pytest.mark.parametrize("scripts", [True, without], ids=["scripts", "no scripts"])
+
 
 STATUS = ".jobchains-status"
 
 
-@with_and_without_scripts
+@with_and_without_scripts(pytest.mark.exhaustive)
 def test_an_expensive_order_is_approved(shop, visit, scripts):
     page = visit(shop, "root", java_script_enabled=scripts)
     customer, admin = Customer(page), Admin(page)
@@ -29,7 +33,7 @@ def test_an_expensive_order_is_approved(shop, visit, scripts):
     customer.comes_to(order, "Points credited")
 
 
-@with_and_without_scripts
+@with_and_without_scripts()
 def test_a_job_is_completed_with_the_input_of_the_next_one(shop, visit, scripts):
     page = visit(shop, "root", java_script_enabled=scripts)
     customer, admin = Customer(page), Admin(page)
@@ -45,7 +49,7 @@ def test_a_job_is_completed_with_the_input_of_the_next_one(shop, visit, scripts)
     customer.comes_to(order, "Points credited")
 
 
-@with_and_without_scripts
+@with_and_without_scripts(pytest.mark.exhaustive)
 def test_a_declined_order_gets_a_good_card_and_is_retried(shop, visit, scripts):
     page = visit(shop, "root", java_script_enabled=scripts)
     customer, admin = Customer(page), Admin(page)
@@ -74,7 +78,7 @@ def test_a_running_job_is_cancelled(shop, visit):
     admin.expect_status("cancelled")
 
 
-@with_and_without_scripts
+@with_and_without_scripts(pytest.mark.exhaustive)
 def test_a_queue_is_paused_and_resumed(shop, visit, scripts):
     page = visit(shop, "root", java_script_enabled=scripts)
     customer = Customer(page)
@@ -196,7 +200,7 @@ def test_a_job_is_retried_with_the_keyboard(shop, visit, declined):
     Admin(page).expect_message("1 job retried.")
 
 
-@with_and_without_scripts
+@with_and_without_scripts(pytest.mark.exhaustive)
 def test_a_delivery_is_imported_and_a_wrong_one_is_corrected_and_retried(shop, visit, scripts):
     page = visit(shop, "root", java_script_enabled=scripts)
     admin = Admin(page)

@@ -27,6 +27,7 @@ PICTURES = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", PICTURES)
 def test_pictures(busy, ids, visit, name):
     shown, size, options, part = PICTURES[name]

@@ -12,15 +12,9 @@ SECONDS = 10
 NAME = "Queue name"
 
 
-@pytest.fixture(scope="module")
-def idle(open_shop):
-    """A shop without a worker, where new jobs stay due."""
-    return open_shop("idle")
-
-
 @pytest.fixture
-def page(idle, visit):
-    page = visit(idle, "root", may_answer=(503,))
+def page(busy, visit):
+    page = visit(busy, "root", may_answer=(503,))
     page.clock.install()
     page.goto(DASHBOARD)
     return page
@@ -63,9 +57,9 @@ def expect_message(page, text):
     expect(page.get_by_role("status")).to_have_text(text)
 
 
-def test_the_dashboard_shows_new_jobs(idle, visit, page):
+def test_the_dashboard_shows_new_jobs(busy, visit, page):
     before = due(page)
-    Customer(visit(idle)).place()
+    Customer(visit(busy)).place()
     assert due(page) == before
     refreshes(page)
     figure = page.locator(".jobchains-figures div", has_text="due jobs").locator("dd")
@@ -73,8 +67,8 @@ def test_the_dashboard_shows_new_jobs(idle, visit, page):
     expect_message(page, "")
 
 
-def test_the_page_of_an_open_chain_too(idle, visit):
-    order, page = Customer(visit(idle)).place(), visit(idle, "root")
+def test_the_page_of_an_open_chain_too(busy, visit):
+    order, page = Customer(visit(busy)).place(), visit(busy, "root")
     page.clock.install()
     page.goto(chain_page(order.chain_id))
     with page.expect_response("**/change/?fragment=1"):

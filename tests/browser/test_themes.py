@@ -6,6 +6,8 @@ from playwright.sync_api import expect
 from tests.browser.steps import DASHBOARD, chain_page, list_of
 from tests.browser.test_accessibility import PAGES
 
+pytestmark = pytest.mark.exhaustive
+
 #: Returns the ratio between the luminance of an element's text, or of its outline, and of what is behind it.
 CONTRAST = """(element, property) => {
   const parts = (color) => {
@@ -84,11 +86,3 @@ def test_titles_and_fields_can_be_seen_with_another_theme(themed, themed_ids, vi
     page.goto(f"{DASHBOARD}queue/?name=letters")
     hidden = page.get_by_role("button", name="Resume letters").locator(".visually-hidden")
     assert hidden.evaluate("part => part.offsetWidth") == 1
-
-
-def test_a_page_has_one_visible_title_in_the_admin_of_django(busy, ids, visit):
-    page = visit(busy, "root")
-    for address in (DASHBOARD, chain_page(ids["failed"]), chain_page(ids["failed"], "retry")):
-        page.goto(address)
-        expect(page.locator("#content > h1")).to_be_visible()
-        expect(page.locator(".jobchains-title")).to_be_hidden()
