@@ -60,9 +60,10 @@ SQL = (
     "tests/schedules/test_plans.py",
     "tests/schedules/test_versions.py",
 )
-#: The plans of queries of a million jobs, which take minutes to create. ``make test`` examines them on PostgreSQL 14,
-#: whose planner is weaker than that of PostgreSQL 18, and ``make test-all`` on others too.
+#: The plans of queries of many jobs: a quarter of a million of them on PostgreSQL 14, whose planner is weaker than that
+#: of PostgreSQL 18. ``make test-all`` examines them on other databases too, and a million on PostgreSQL.
 MILLION = "tests/queries/test_plans.py"
+WITH_MILLION = {"JOBCHAINS_TEST_MILLION": "1"}
 #: Processes that die while they write. ``tests/chaos/test_records.py`` does the same on PostgreSQL.
 KILLS = "tests/records/test_kills.py"
 #: The slow tests of ``make test``, beside those that notice a mutation: a worker that is killed, a child process that
@@ -188,9 +189,9 @@ def all_slow(session: nox.Session) -> None:
     run_tests(session, PYTHON, *SLOW, *sorted(files), database="sqlite", options=WAITING)
     with required(session), machine_server() as url:
         files = set(files_with(r"mark\.slow")) - {*SQL, *without_locks, NETWORK, SHARDS, KILLS}
-        run_tests(session, PYTHON, *SLOW, *sorted(files), database=url, options=WAITING)
+        run_tests(session, PYTHON, *SLOW, *sorted(files), database=url, env=WITH_MILLION, options=WAITING)
     with required(session), server(18) as url:
-        run_tests(session, PYTHON, MILLION, database=url)
+        run_tests(session, PYTHON, MILLION, database=url, env=WITH_MILLION)
 
 
 @nox.session(python=NEWEST)
