@@ -198,7 +198,7 @@ class AsyncSlots(SlotPool):
             running = [attempt.label for attempt in self._awaited()]
         if running:
             return running
-        if self._running or not self._thread.is_started:  # Stuck attempts keep the loop running.
+        if self._running or self._thread.ident is None:  # Stuck attempts keep the loop running.
             return []
         own = [] if self._thread.join(deadline) else [self._thread.name]
         return own + self._transaction_threads.join(deadline) + self._query_threads.join(deadline)

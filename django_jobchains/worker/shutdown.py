@@ -180,13 +180,8 @@ class Shutdown:
         components = self._components
         for thread in components.threads.values():
             thread.stop()
-        for component in (
-            components.maintenance,
-            components.scheduling,
-            components.finding or components.scheduling,
-            components.renewal,
-            components.stuck_attempts,
-        ):
+        periodic = (components.maintenance, components.scheduling, components.finding or components.scheduling)
+        for component in (*periodic, components.renewal, components.stuck_attempts):
             component.pause.set()
         components.context.observers.interrupt()
         components.outcome_writer.interrupt()

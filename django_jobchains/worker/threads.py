@@ -63,10 +63,6 @@ class OwnedThread:
         return self._thread.ident
 
     @property
-    def is_started(self) -> bool:
-        return self._thread.ident is not None
-
-    @property
     def is_alive(self) -> bool:
         return self._thread.is_alive()
 

@@ -20,15 +20,7 @@ from django_jobchains.exceptions import HandlerStuck, JobAborted
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.handlers.batch import BatchSignal
 from django_jobchains.handlers.job_log import AttemptLog
-from django_jobchains.pools import (
-    PENDING,
-    Call,
-    ChildCrashed,
-    ChildStartFailed,
-    PoolClosed,
-    PooledChild,
-    RemoteError,
-)
+from django_jobchains.pools import PENDING, Call, ChildCrashed, ChildStartFailed, PoolClosed, PooledChild, RemoteError
 from django_jobchains.store.record_tables import RecordEnd
 from django_jobchains.store.rows import AttemptKey, ClaimedJob, Effects
 from django_jobchains.telemetry import events, report
