@@ -139,6 +139,9 @@ def test_one_call_deletes_a_limited_number_of_old_rows(store, monkeypatch):
 @pytest.fixture
 def _busy_days(store):
     """Create counts of eight days, for 50 types in every hour."""
+    if connection.vendor == "postgresql":  # The planner avoids an index with many rows that earlier tests have deleted.
+        with connection.cursor() as cursor:
+            cursor.execute(f"TRUNCATE {AttemptCount._meta.db_table}")
     now = store.stats.time_ago(0).replace(minute=0, second=0, microsecond=0)
     counts = {"completed": 1, "failed": 1, "seconds": 1.0, "longest_seconds": 1.0}
     hours = [
