@@ -40,7 +40,7 @@ class WakeUp:
         self._was_fruitless = False
         #: Whether the next query is for the worker's share of jobs, so that its peers may have skipped the hint.
         self._is_shared = False
-        #: When peers may be notified again, and how long after the next time.
+        #: The earliest time of the next notification of peers, and how long to wait after it.
         self._notify_at, self._notify_seconds = 0.0, REQUERY_SECONDS
 
     def set(self, types: Collection[str] | None = None) -> None:
@@ -140,7 +140,8 @@ class WakeUp:
     def must_notify_peers(self) -> bool:
         """Return whether a worker without free slots must check for due jobs whose hint its peers skipped.
 
-        Once for each such hint, and less often the longer all queries fill the slots: the peers have as much to do.
+        Once for each such hint. While all queries fill the slots, the time between two notifications grows, because the
+        peers probably have no free slots either.
         """
         if self.is_second_query_due or not self._is_shared or time.monotonic() < self._notify_at:
             return False
