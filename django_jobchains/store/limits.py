@@ -28,7 +28,7 @@ MAX_SHARES = 2
 #: The columns of the keys of jobs.
 _KEYS = "job_id uuid, limit_key text, concurrency_key text, rate_key text"
 #: The columns of the served types.
-TYPES = "type_name text, slot_limit int, microseconds bigint, burst int"
+TYPES = "type_name text, slot_limit int, shared_key text, microseconds bigint, burst int"
 _HAS_KEYS = "type_name text, is_counted int, has_rate int"
 _WANTED = (
     "position int, queue text, type_name text, limit_key text, rank int, run_at timestamptz, concurrency_key text, "
@@ -73,12 +73,14 @@ class Group(NamedTuple):
 class LimitedTypes(NamedTuple):
     """The types to claim: the seconds of their leases, and how many of their jobs may run at the same time (None: any).
 
-    ``rates``: of the types whose starts are limited.
+    ``rates``: of the types whose starts are limited. ``shared_keys``: of the types whose running jobs are all counted
+    by one key. While it has no free place, a claim does not read their limit keys.
     """
 
     leases: Mapping[str, float]
     slot_limits: Mapping[str, int | None]
     rates: Mapping[str, StartRate] = MappingProxyType({})
+    shared_keys: Mapping[str, str] = MappingProxyType({})
 
 
 class Limits(Part, ABC):
@@ -226,9 +228,14 @@ class Limits(Part, ABC):
         self, types: LimitedTypes, rotation: Rotation, queues: Collection[str] | None, excluded: Collection[str]
     ) -> list[Any]:
         limited = [
-            {"type_name": name, "slot_limit": types.slot_limits[name], **(rate._asdict() if rate else {})}
+            {
+                "type_name": name,
+                "slot_limit": types.slot_limits[name],
+                "shared_key": types.shared_keys.get(name),
+                **rate,
+            }
             for name in types.leases
-            for rate in [types.rates.get(name)]
+            for rate in [types.rates[name]._asdict() if name in types.rates else {}]
         ]
         served = [{"queue": pair[0], "type_name": pair[1], "after": key} for pair, key in rotation.served.items()]
         listed = [] if queues is None else sorted(set(queues).difference(excluded))
@@ -250,17 +257,17 @@ class Limits(Part, ABC):
     @abstractmethod
     def _scan(self) -> str:
         """SQL of tables, with ``reached``: the first job of each group of the served types and queues, in turn, with
-        the limit of its type. The parameters are those of ``_served``."""
+        the limit of its type. Types whose shared key has no free place are left out. The parameters are those of
+        ``_served``."""
 
     @property
     @abstractmethod
     def _picked(self) -> str:
         """SQL of a table ``picked``: some of the due jobs of each group in ``free``; the parameter is how many."""
 
-    @property
     @abstractmethod
-    def _is_free(self) -> str:
-        """SQL of whether the limit of a row of ``reached`` has a free place. It has a key if it has a limit."""
+    def _is_free(self, key: str) -> str:
+        """SQL of whether a key has a free place by the ``slot_limit`` of its row. No running job has the key NULL."""
 
     @property
     def _has_keys(self) -> str:
@@ -284,7 +291,8 @@ class Limits(Part, ABC):
             WITH RECURSIVE {self._scan},
             found AS MATERIALIZED (
                 SELECT queue, type_name, limit_key, rank, run_at, concurrency_key, rate_key, slot_limit, burst
-                FROM reached WHERE run_at <= {self.db.now} AND {self._has_keys} AND {self._is_free}
+                FROM reached WHERE run_at <= {self.db.now} AND {self._has_keys}
+                AND {self._is_free("reached.concurrency_key")}
                 AND {self._starts_at} <= {self.db.microseconds(self.db.now)} LIMIT %s
             )
             SELECT queue, type_name, limit_key, rank, {self.db.time_as_text("run_at")}, concurrency_key, rate_key,
@@ -340,4 +348,5 @@ class Limits(Part, ABC):
         now = self.db.after(self.db.clock_sql, str(self.db.ahead_seconds))
         allowed = f"({self._starts_at} - {self.db.microseconds(now)}) / 1000000.0"
         seconds = f"min({self.db.greatest}({self.db.seconds(now, 'run_at')}, {allowed}))"
-        return f"WITH RECURSIVE {self._scan} SELECT {seconds} FROM reached WHERE {self._has_keys} AND {self._is_free}"
+        is_free = self._is_free("reached.concurrency_key")
+        return f"WITH RECURSIVE {self._scan} SELECT {seconds} FROM reached WHERE {self._has_keys} AND {is_free}"

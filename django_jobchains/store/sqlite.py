@@ -313,6 +313,7 @@ class SQLiteLimits(Limits):
                 ON served.queue = queues.queue AND served.type_name = types.type_name
                 WHERE queues.queue IS NOT NULL AND queues.queue NOT IN (SELECT name FROM closed)
                 AND (scope.is_every_queue OR queues.queue IN (SELECT name FROM listed))
+                AND {self._is_free("types.shared_key")}
             ),
             walked(queue, type_name, slot_limit, microseconds, burst, start, id) AS (
                 SELECT r.queue, r.type_name, r.slot_limit, r.microseconds, r.burst, r.start,
@@ -340,11 +341,10 @@ class SQLiteLimits(Limits):
             f"AND {condition} ORDER BY {order} LIMIT 1)"
         )
 
-    @property
-    def _is_free(self) -> str:
+    def _is_free(self, key: str) -> str:
         count = (
             f"(SELECT count(*) FROM {self.tables.job} AS other INDEXED BY jobchains_counted "
-            "WHERE other.status = 'running' AND other.concurrency_key = reached.concurrency_key)"
+            f"WHERE other.status = 'running' AND other.concurrency_key = {key})"
         )
         return f"(slot_limit IS NULL OR {count} < slot_limit)"
 

@@ -7,7 +7,7 @@ from django.db import transaction
 import django_jobchains
 from django_jobchains import chains, limits
 from django_jobchains.declare import registry as registries
-from django_jobchains.declare.limits import TypeLimits
+from django_jobchains.declare.limits import TypeLimits, limited_types
 from django_jobchains.limits import KeyFacts, LimitNotFound
 from django_jobchains.models import Job, LimitOverride
 from django_jobchains.notifications import EVERY, Hint, get_notifier
@@ -89,6 +89,16 @@ def test_overrides_replace_numbers_only():
     assert declared.slot_limit("a", {"a": Override(None, 0)}) == 0  # no starts
     assert declared.slot_limit("a", {"gateway": Override(0)}) == 0
     assert TypeLimits(None, None, "key").slot_limit("a", both) is None
+
+
+def test_a_claim_knows_which_types_are_counted_by_one_key():
+    found = {
+        "own": TypeLimits(Concurrency(2), None, "tenant"),
+        "grouped": TypeLimits(Concurrency(2, group="gateway"), None, None),
+        "keyed": TypeLimits(Concurrency(2, key="tenant"), None, None),
+        "rated": TypeLimits(None, Rate(60, 60), None),
+    }
+    assert limited_types(dict.fromkeys(found, 60.0), found).shared_keys == {"own": "own", "grouped": "gateway"}
 
 
 def test_limits_of_records_are_overridden_and_listed(processors, store):

@@ -95,6 +95,21 @@ def test_next_due_passes_saturated_keys_once(is_rated):
     assert max(found) <= FOR_A_KEY[connection.vendor] * KEYS + FOR_THE_STATEMENTS[connection.vendor]
 
 
+def test_a_full_limit_that_all_turns_share_is_not_read_for_each_of_them():
+    fill(5, is_saturated=False)
+    with connection.cursor() as cursor:
+        add(cursor, LIMIT, SHIP, "running", 0, "-1 hour")
+        cursor.execute(f"UPDATE {Job._meta.db_table} SET concurrency_key = 'all'")
+        analyze(cursor)
+    types = TYPES._replace(shared_keys={SHIP: "all"})
+
+    def run(store):
+        assert claim(store, types=types) == []
+        assert store.limits.next_due(types) is None
+
+    assert max(costs(run)) <= 2 * FOR_THE_STATEMENTS[connection.vendor]
+
+
 def test_limited_jobs_of_other_types_cost_nothing():
     vendor = connection.vendor
     served = LimitedTypes({MAIL: LEASE_SECONDS}, {MAIL: LIMIT})

@@ -190,7 +190,7 @@ class LimitScan(Limits):
                 FROM queues CROSS JOIN scope CROSS JOIN types LEFT JOIN served
                 ON served.queue = queues.queue AND served.type_name = types.type_name
                 WHERE queues.queue <> ALL (scope.paused) AND NOT scope.excluded ? queues.queue
-                AND (scope.is_every_queue OR scope.queues ? queues.queue)
+                AND (scope.is_every_queue OR scope.queues ? queues.queue) AND {self._is_free("types.shared_key")}
                 AND queues.queue || '' = queues.queue AND types.type_name || '' = types.type_name
             ),
             reached AS (
@@ -226,10 +226,9 @@ class LimitScan(Limits):
             f"ORDER BY {_LIMITED_GROUP}, n.run_at, n.id LIMIT 1"
         )
 
-    @property
-    def _is_free(self) -> str:
+    def _is_free(self, key: str) -> str:
         # Sub-selects, not joins: a join could read the whole scan before it returns the first row.
-        count = "COALESCE(((SELECT by_key FROM counts) ->> concurrency_key)::bigint, 0)"
+        count = f"COALESCE(((SELECT by_key FROM counts) ->> {key})::bigint, 0)"
         return f"(slot_limit IS NULL OR {count} < slot_limit)"
 
     @property

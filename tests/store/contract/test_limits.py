@@ -127,6 +127,19 @@ def test_turns_stay_with_keys_that_were_not_served(store):
     assert found == ["a", "b", "c", "a", "b", "c"]
 
 
+def test_a_type_whose_shared_key_has_no_free_place_is_left_out(store):
+    for key in "abc":
+        create(store, 2, limit_key=key, concurrency_key="all")
+    add(store, "a", 2, MAIL)
+    served = types(2, **{MAIL: 2})._replace(shared_keys={SHIP: "all"})
+    first = claim(store, 3, served)
+    assert sorted(job.type_name for job in first) == [MAIL, SHIP, SHIP]
+    assert [job.type_name for job in claim(store, served=served)] == [MAIL]
+    assert store.limits.next_due(served) is None
+    alter([job for job in first if job.type_name == SHIP][:1], status="completed")
+    assert [job.type_name for job in claim(store, served=served)] == [SHIP]
+
+
 def test_priority_and_due_time_order_the_jobs_of_a_key(store):
     now = database_now()
     [late] = add(store, "a", run_at=now - timedelta(minutes=1))
