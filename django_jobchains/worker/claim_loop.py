@@ -86,7 +86,7 @@ class ClaimLoop:
         found, is_full = self._fill(lanes)
         self._found = found or self._found
         self._wake.record_query(found=bool(found), is_full=is_full)
-        if not found and was_quiet and self._records.is_quiet and types is None:
+        if not found and was_quiet and self._records.is_quiet and types is None and not self._wake.must_query:
             self.idle.set()
         if not is_full:
             self._wake.needs_slots = self._wake.is_eager or not (had_slots and self._have_slots())

@@ -69,7 +69,7 @@ class WakeUp:
                     self._changed.notify()
 
     @property
-    def _must_query(self) -> bool:
+    def must_query(self) -> bool:
         return self._is_set or self._needs_free_slot
 
     @property
@@ -79,7 +79,7 @@ class WakeUp:
     @property
     def will_query_soon(self) -> bool:
         """Whether a hint changes nothing, because the claim loop queries within milliseconds anyway."""
-        return self._must_query or (self._second_query_at is not None and self._was_fruitless)
+        return self.must_query or (self._second_query_at is not None and self._was_fruitless)
 
     def query_in(self, seconds: float, types: Collection[str] | None = None, *, is_shared: bool = False) -> None:
         """Let the claim loop query because of a hint: after some seconds, or now and once more a little later.
@@ -160,7 +160,7 @@ class WakeUp:
             self._query_all_at = until
         until = min(until, self._query_all_at)
         with waiting(), self._changed:
-            while not self._must_query and (left := self._next_query_at(until) - time.monotonic()) > 0:
+            while not self.must_query and (left := self._next_query_at(until) - time.monotonic()) > 0:
                 self._changed.wait(left)
 
     def _next_query_at(self, until: float) -> float:

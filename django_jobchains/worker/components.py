@@ -164,8 +164,8 @@ class Components:
         self.context.sharing_limits = options.registry.sharing_limits()
         if lane is not None:
             self.claim_loop.add(lane)
+        self.context.wake.set()  # First: a query that is being made now does not set ``idle`` again.
         self.claim_loop.idle.clear()
-        self.context.wake.set()
 
     def withdraw(self, name: str) -> None:
         """Claim no more jobs of a type that ``serve`` has added."""

@@ -4,7 +4,7 @@ import random
 import time
 from collections.abc import Callable
 from logging import getLogger
-from math import inf
+from threading import Lock
 
 from django.core.exceptions import ImproperlyConfigured
 
@@ -46,8 +46,10 @@ class TaskFinder(PeriodicTask):
         self._serve = serve
         self._withdraw = withdraw
         self.seconds: float = context.options.poll_seconds
-        self._looked_at = -inf
+        self._looked_at = -HINT_SECONDS
         self._is_hinted = False
+        #: A worker that ends when nothing is due also looks for tasks on its main thread.
+        self._lock = Lock()
         #: Why tasks cannot be imported here, by the names of their types, and when their jobs may be failed.
         self._missing: dict[str, TaskNotImported] = {}
         self._fails_at: dict[str, float] = {}
@@ -76,9 +78,10 @@ class TaskFinder(PeriodicTask):
 
     def find(self, grace_seconds: float = GRACE_SECONDS) -> bool:
         """Serve new tasks, and return whether there were any."""
-        self._looked_at = time.monotonic()
-        found = [self._find(name) for name in sorted(self._context.store.task_names.read()) if self._is_new(name)]
-        return any([*found, *[self._handle_missing(name, grace_seconds) for name in list(self._missing)]])
+        with self._lock:
+            self._looked_at = time.monotonic()
+            found = [self._find(name) for name in sorted(self._context.store.task_names.read()) if self._is_new(name)]
+            return any([*found, *[self._handle_missing(name, grace_seconds) for name in list(self._missing)]])
 
     def _is_new(self, name: str) -> bool:
         known = name in self._options.policies or name in self._missing or name in self._foreign

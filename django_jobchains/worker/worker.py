@@ -312,7 +312,8 @@ class Worker:
         claim_loop = self.components.claim_loop
         if self.stop_request.is_made or self.failed or claim_loop.exhausted.is_set():
             return True
-        return self.burst and claim_loop.idle.is_set() and not self._find_tasks()
+        # Again afterwards, because the thread for tasks may have found one in the meantime.
+        return self.burst and claim_loop.idle.is_set() and not self._find_tasks() and claim_loop.idle.is_set()
 
     def _retire_at_limits(self) -> None:
         is_too_large = self._max_rss and resident_bytes() > self._max_rss

@@ -1,6 +1,7 @@
 """How workers find tasks that nothing in their process has imported, and what they do with those that do not exist."""
 
 import sys
+import threading
 from types import ModuleType
 
 import pytest
@@ -10,7 +11,7 @@ from django_jobchains.exceptions import JobTypeNotFound
 from django_jobchains.models import Job, TaskName
 from django_jobchains.tasks_backend.framework import TaskResultStatus, task_backends
 from django_jobchains.telemetry.events import WorkerStarted
-from django_jobchains.worker import task_finder
+from django_jobchains.worker import components, task_finder
 from django_jobchains.worker.components import Components
 from tests.support.waiting import until
 from tests.support.worker_rows import worker as worker_row
@@ -61,6 +62,32 @@ def test_a_running_worker_finds_new_tasks(start_worker, forget):
 
 
 def test_a_burst_runs_tasks_that_its_tasks_enqueue(run, forget):
+    tasks.enqueue_another.enqueue()
+    forget()
+    run()
+    assert Job.objects.filter(status="completed").count() == 2
+
+
+def test_a_burst_does_not_end_while_its_thread_begins_to_serve_a_task(run, forget, monkeypatch):
+    """The thread for tasks finds one just before the main thread looks, for which nothing is new then."""
+    serving, looked = threading.Event(), threading.Event()
+    retention_rules, find = components.retention_rules, task_finder.TaskFinder.find
+
+    def rules(registry):
+        if threading.current_thread() is not threading.main_thread():
+            serving.set()
+            assert looked.wait(30)
+        return retention_rules(registry)
+
+    def found(finder, **options):
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and TaskName.objects.filter(name=f"{PATH}.note").exists():
+            assert serving.wait(30)
+            looked.set()
+        return find(finder, **options)
+
+    monkeypatch.setattr(components, "retention_rules", rules)
+    monkeypatch.setattr(task_finder.TaskFinder, "find", found)
     tasks.enqueue_another.enqueue()
     forget()
     run()
