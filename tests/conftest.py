@@ -64,7 +64,7 @@ else:
 
     @pytest.fixture(scope="session")
     def django_db_setup(django_db_setup, django_db_blocker):
-        """End the sessions of threads that are still stuck at the end, or the database could not be dropped."""
+        """End sessions of threads that have not ended yet: PostgreSQL does not drop a database that is in use."""
         yield
         with django_db_blocker.unblock(), connection.cursor() as cursor:
             cursor.execute(

@@ -278,8 +278,8 @@ def limited_types(
     """Return what a claim needs of types with limits: their leases in seconds, their limits, and what replaces them."""
     declared = {name: own for name in leases if (own := limits[name])}
     rates = {name: rate for name, own in declared.items() if (rate := own.start_rate(name, overrides))}
-    counted = {name: own.concurrency for name, own in declared.items() if own.concurrency}
-    shared = {name: concurrency.group or name for name, concurrency in counted.items() if concurrency.key is None}
+    counted = [(name, own.concurrency) for name, own in declared.items() if own.concurrency]
+    shared = {name: concurrency.group or name for name, concurrency in counted if concurrency.key is None}
     slot_limits = {name: own.slot_limit(name, overrides) for name, own in declared.items()}
     return LimitedTypes(leases, slot_limits, rates, shared)
 

@@ -70,6 +70,7 @@ class WakeUp:
 
     @property
     def must_query(self) -> bool:
+        """Whether the claim loop would query now instead of waiting."""
         return self._is_set or self._needs_free_slot
 
     @property
