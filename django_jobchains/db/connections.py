@@ -178,7 +178,9 @@ def opened_connections() -> list[BaseDatabaseWrapper]:
 
 
 def _on_connection_created(connection: BaseDatabaseWrapper, **kwargs: Any) -> None:
-    _this_thread.by_alias[connection.alias] = connection
+    # A copy of a connection belongs to the code that made it, and has the same alias.
+    if any(connection is own for own in connections.all(initialized_only=True)):
+        _this_thread.by_alias[connection.alias] = connection
 
 
 connection_created.connect(_on_connection_created)

@@ -1,5 +1,6 @@
 """A transaction that a handler leaves open is rolled back, its job is retried, and the slot's next job starts clean."""
 
+import contextlib
 import gc
 
 import pytest
@@ -159,6 +160,19 @@ def test_raw_transaction_is_ended_even_if_its_cursor_is_kept(check_retried):
         check_retried(lambda jobs: returns(jobs, leave), OPEN)
     finally:
         kept.clear()
+
+
+@kinds("plain")
+def test_copy_of_a_connection_does_not_hide_an_open_transaction(check_retried):
+    """It has the alias of the slot's own connection, which was open before."""
+
+    def leave():
+        connection.ensure_connection()
+        with contextlib.closing(connection.copy()) as copy:
+            copy.connect()
+        leave_an_atomic_block()
+
+    check_retried(lambda jobs: returns(jobs, leave), OPEN)
 
 
 def test_transaction_left_open_on_another_database(processors, work, second_alias):
