@@ -36,7 +36,8 @@ from django_jobchains.worker.threads import LOCK_SECONDS, waiting
 
 logger = getLogger("django_jobchains")
 
-MAX_BATCH_SIZE = 200
+#: How many ends are written together. A write begins when half of them wait: docs/decisions/0016-short-attempts.md.
+MAX_BATCH_SIZE = 300
 #: How long the first end of a batch waits for others. It waits only while claimed attempts wait for a slot.
 GATHER_SECONDS = 0.01
 #: The number of retries of a single end that exceeds a time limit before it is replaced. The server may be busy.
@@ -153,7 +154,7 @@ class EndWriter(Generic[EndT]):
         with self._lock:
             self._pending[id(end)] = end
         self._queue.put(end)
-        if is_to_write and (not any(self._context.backlogs) or self._queue.qsize() >= MAX_BATCH_SIZE):
+        if is_to_write and (not any(self._context.backlogs) or self._queue.qsize() >= MAX_BATCH_SIZE // 2):
             self._is_enough.set()
 
     def interrupt(self) -> None:
