@@ -178,8 +178,9 @@ def opened_connections() -> list[BaseDatabaseWrapper]:
 
 
 def _on_connection_created(connection: BaseDatabaseWrapper, **kwargs: Any) -> None:
-    # A copy of a connection belongs to the code that made it, and has the same alias.
-    if any(connection is own for own in connections.all(initialized_only=True)):
+    # A copy of a connection has the same alias, and belongs to the code that made it.
+    own = {each.alias: each for each in connections.all(initialized_only=True)}
+    if own.get(connection.alias, connection) is connection:
         _this_thread.by_alias[connection.alias] = connection
 
 

@@ -60,8 +60,8 @@ BUDGETS = {
     "tasks_backend": 685,
     "schedules": 369,
 }
-MAX_CODE = 38_252
-MAX_LINES = 54_031
+MAX_CODE = 38_253
+MAX_LINES = 54_032
 MAX_FILES = 260
 MAX_LINES_OF_A_FILE = 700
 #: The number of private functions of up to three lines that are called in one place.
