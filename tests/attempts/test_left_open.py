@@ -7,8 +7,10 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.db import connection, connections, transaction
 
+from django_jobchains.db.connections import close_thread_connections
 from tests.shop.models import Effect
 from tests.support.attempts import committed
+from tests.support.connections import elsewhere
 from tests.support.scenario import JOBS, RECORDS, complete, effect, effects, kinds, outside, prepare, write
 
 pytestmark = committed
@@ -173,6 +175,20 @@ def test_copy_of_a_connection_does_not_hide_an_open_transaction(check_retried):
         leave_an_atomic_block()
 
     check_retried(lambda jobs: returns(jobs, leave), OPEN)
+
+
+def test_connection_of_an_alias_that_was_removed_is_closed_with_its_thread(second_alias):
+    def connect():
+        own = connections[second_alias]
+        settings = connections.settings.pop(second_alias)
+        try:
+            own.connect()
+            close_thread_connections()
+        finally:
+            connections.settings[second_alias] = settings
+        return own.connection
+
+    assert elsewhere(lambda store: connect()) is None
 
 
 def test_transaction_left_open_on_another_database(processors, work, second_alias):
