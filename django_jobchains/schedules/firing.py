@@ -192,10 +192,10 @@ class FiringCache:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._ticks: dict[Any, tuple[list[datetime], datetime | None]] = {}
-        #: Arguments of ``Item`` by type, queue and priority.
+        #: Arguments of ``Item`` by type, queue and priority, and those that depend on the input by type and by the
+        #: input as it is stored.
         self._jobs: dict[Any, dict[str, Any]] = {}
-        #: JSON texts that fit the type, by type and by the text as it is stored.
-        self._inputs: dict[tuple[str, str], str] = {}
+        self._inputs: dict[tuple[str, str], dict[str, Any]] = {}
 
     def ticks(self, row: ScheduleRow, limit: int) -> tuple[list[datetime], datetime | None]:
         """Return the last ``limit`` ticks that are due, and the tick that follows. Do not change the list."""
@@ -213,7 +213,11 @@ class FiringCache:
             return
         job_type = self._registry.job_type(row.type_name)
         given = job_type.decode_input(row.input)
-        self._inputs[stored] = decode_json(row.input, InvalidInput)
+        own: dict[str, Any] = {"input": decode_json(row.input, InvalidInput)}
+        if job_type.processor is not None and job_type.processor.limits is not None:
+            keys = job_type.processor.limits.keys(job_type.name, given)
+            own |= zip(("limit_key", "concurrency_key", "rate_key"), keys, strict=True)
+        self._inputs[stored] = own
         if place not in self._jobs:
             item = job_type.item(given, queue=row.queue, priority=row.priority)
             self._jobs[place] = {each.name: getattr(item, each.name) for each in fields(item)}
@@ -225,8 +229,8 @@ class FiringCache:
         """
         id_ = new_id()
         own = {"id": id_, "chain_id": id_, "schedule_name": row.name, "scheduled_for": tick}
-        input_ = self._inputs[row.type_name, row.input]
-        return Item(**{**self._jobs[row.type_name, row.queue, row.priority], **own, "input": input_})
+        of_place, of_input = self._jobs[row.type_name, row.queue, row.priority], self._inputs[row.type_name, row.input]
+        return Item(**{**of_place, **of_input, **own})
 
 
 class _Ready:

@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from django_jobchains import chains, schedules
 from django_jobchains.declare.schedules import TickRule
 from django_jobchains.models import Chain, Job, Schedule
-from django_jobchains.processors import JobType, Processors, RunningJob
+from django_jobchains.processors import Concurrency, JobType, Processors, RunningJob
 from django_jobchains.schedules import firing
 from django_jobchains.telemetry.events import ScheduleFailed, ScheduleFired, TicksDropped
 from django_jobchains.testing import fire_schedules, run_due_jobs
@@ -366,6 +366,23 @@ def test_schedules_that_are_due_together_differ_in_what_they_do_not_share(proces
         "f": "10-24 01:30:00",
         "g": "10-25 01:00:00",
     }
+
+
+def test_schedules_of_a_limited_type_have_the_limit_keys_of_their_own_inputs(processors, time):
+    @processors.register("schedules.sync", input=dict[str, str], concurrency=Concurrency(1, key="tenant"))
+    def sync(job):
+        pass
+
+    processors.schedule("a", sync, every=60, input={"tenant": "a"})
+    processors.schedule("b", sync, every=60, input={"tenant": "b"})
+    fire_schedules()
+    time.advance(seconds=60)
+    fired = {chain.schedule_name: chain.id for chain in fire_schedules()}
+    for name in ("a", "b"):
+        enqueued = sync.enqueue({"tenant": name})
+        keys = Job.objects.filter(pk__in=[fired[name], enqueued.id]).values_list("limit_key", "concurrency_key")
+        assert len(set(keys)) == 1
+    assert Job.objects.values("limit_key").distinct().count() == 2
 
 
 def test_three_times_as_many_schedules_cost_three_times_as_much(processors, report, time):
