@@ -5,6 +5,7 @@ is ``{"args": […], "kwargs": {…}}``, and its output is what the task returns
 """
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial, update_wrapper
@@ -130,7 +131,7 @@ class TaskSlice(Processors):
             known = self.by_name.get(name)
             if known is None and self._registry.find(name) is not None:
                 raise RegistryError(f"A job type has the name of the task {name!r}: rename the job type.")
-            job_type = TaskType(name, task if task.backend == self.alias else task.using(backend=self.alias))
+            job_type = TaskType(name, task if task.backend == self.alias else moved(task, self.alias))
             job_type.processor = self._processor(job_type, task)
             # New dicts, because other threads read the old ones.
             self.by_name = {**self.by_name, name: job_type.processor}
@@ -151,6 +152,17 @@ class TaskSlice(Processors):
             observer=TaskSignals(job_type.task, self._sender),
             **settings,
         )
+
+
+def moved(task: AnyTask, alias: str) -> AnyTask:
+    """Return a task as it is declared, for another backend.
+
+    Not ``using``: that backend need not accept the queue of the declaration. A call may use another queue, or a stored
+    job may be from a time when the backend accepted it.
+    """
+    moved = copy(task)
+    object.__setattr__(moved, "backend", alias)
+    return moved
 
 
 def own_options(task: AnyTask) -> dict[str, Any]:

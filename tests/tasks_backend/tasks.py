@@ -43,6 +43,10 @@ with with_backends():
     def note(label):
         calls.append(label)
 
+    @task(queue_name="mail")
+    def send(label):
+        calls.append(label)
+
     @task
     def fail(message="no"):
         raise PaymentError(message)

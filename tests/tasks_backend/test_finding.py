@@ -6,6 +6,7 @@ from types import ModuleType
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
+from django.test import override_settings
 
 from django_jobchains.exceptions import JobTypeNotFound
 from django_jobchains.models import Job, TaskName
@@ -16,6 +17,7 @@ from django_jobchains.worker.components import Components
 from tests.support.waiting import until
 from tests.support.worker_rows import worker as worker_row
 from tests.tasks_backend import tasks
+from tests.tasks_backend.backends import BACKEND, BACKENDS
 
 PATH = "tests.tasks_backend.tasks"
 MISSING = "tests.tasks_backend.gone.send"
@@ -101,6 +103,17 @@ def test_a_worker_serves_only_its_types_and_queues(run, forget):
     for result in results:
         result.refresh()
     assert [result.is_finished for result in results] == [False, False, True]
+
+
+def test_a_backend_need_not_accept_the_queue_of_a_declaration(run, forget):
+    send = tasks.send.using(backend="patient", queue_name="default")
+    results = [send.enqueue("x")]
+    with override_settings(TASKS={**BACKENDS, "patient": {"BACKEND": BACKEND, "QUEUES": ["mail"]}}):
+        results.append(tasks.send.using(backend="patient").enqueue("y"))
+    forget()
+    run()
+    assert [task_backends["patient"].get_result(result.id).is_finished for result in results] == [True, True]
+    assert sorted(tasks.calls) == ["x", "y"]
 
 
 def test_a_task_that_does_not_exist_fails_with_the_reason(run, forget, missing):
