@@ -1,13 +1,14 @@
 """The settings: one typed, frozen object, created on first use from ``settings.JOBCHAINS``."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
-from functools import lru_cache
-from typing import Annotated, Any, Literal, get_args
+from functools import lru_cache, partial, wraps
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
+from asgiref.sync import iscoroutinefunction
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
@@ -49,6 +50,7 @@ SENSITIVE_FIELDS = (
 )
 
 
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 OtherTransaction = Literal["warn", "error", "ignore"]
 TracePropagation = Literal["parent", "link"]
 
@@ -270,13 +272,46 @@ def current_database() -> str:
     return bound_database.get() or get_settings().DATABASE
 
 
-@contextmanager
-def use_database(alias: str) -> Iterator[None]:
+class Scope(AbstractContextManager[None]):
+    """A block that can also be used as a decorator, of async functions too: what ``contextmanager`` returns would leave
+    its block before such a function runs.
+    """
+
+    def __init__(self, block: Callable[[], AbstractContextManager[None]]) -> None:
+        self._block = block
+
+    def __enter__(self) -> None:
+        self._entered = self._block()
+        self._entered.__enter__()
+
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._entered.__exit__(*error)
+
+    def __call__(self, function: FunctionT) -> FunctionT:
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with self._block():
+                return function(*args, **kwargs)
+
+        @wraps(function)
+        async def acall(*args: Any, **kwargs: Any) -> Any:
+            with self._block():
+                return await function(*args, **kwargs)
+
+        return acall if iscoroutinefunction(function) else call  # type: ignore[return-value]
+
+
+def use_database(alias: str) -> Scope:
     """Use this database in the block wherever ``using`` is not passed. Can also be used as a decorator.
 
     Like ``context.bound``, it applies to code that is awaited or called through ``sync_to_async``, but not to threads
     that you start. Raises ``ImproperlyConfigured`` if ``DATABASES`` has no such alias.
     """
+    return Scope(partial(_database_bound, alias))
+
+
+@contextmanager
+def _database_bound(alias: str) -> Iterator[None]:
     if alias not in connections.settings:
         known = ", ".join(connections.settings)
         raise ImproperlyConfigured(f"use_database({alias!r}): there is no such alias in DATABASES. Known: {known}.")

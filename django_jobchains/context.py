@@ -7,12 +7,13 @@ threads that you start.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from django_jobchains.conf import bound_database, get_settings
+from django_jobchains.conf import Scope, bound_database, get_settings
 from django_jobchains.exceptions import InvalidContext
 from django_jobchains.payloads.codecs import decode_json
 from django_jobchains.payloads.strict_json import decode, encode
@@ -33,15 +34,18 @@ _NOTHING = _Bound(MappingProxyType({}), None)
 _bound: ContextVar[_Bound] = ContextVar("jobchains_context", default=_NOTHING)
 
 
-@contextmanager
-def bound(**values: Any) -> Iterator[None]:
+def bound(**values: Any) -> Scope:
     """Add these values, and those of an outer ``bound``, to the context of chains that are enqueued in the block.
 
     Values are JSON. They are encoded immediately, so later changes to a list or dict have no effect. Raises
     ``InvalidContext``, which names the value. Can also be used as a decorator.
     """
-    with restore_context(merge_contexts(_bound.get().text, encode(values, InvalidContext) if values else None)):
-        yield
+    return Scope(partial(_bind, values))
+
+
+def _bind(values: Mapping[str, Any]) -> AbstractContextManager[None]:
+    text = encode(values, InvalidContext) if values else None
+    return restore_context(merge_contexts(_bound.get().text, text))
 
 
 def current() -> Mapping[str, Any]:

@@ -79,6 +79,16 @@ def test_bound_can_be_used_as_a_decorator(reads):
     assert stored() == [{"tenant": "acme"}] * 2
 
 
+def test_bound_decorates_async_functions():
+    @context.bound(tenant="acme")
+    async def view():
+        await asyncio.sleep(0)
+        return dict(context.current())
+
+    assert asyncio.run(view()) == {"tenant": "acme"}
+    assert context.current() == {}
+
+
 def test_values_are_copied_when_they_are_bound_and_read_only(reads):
     roles = ["admin"]
     with context.bound(roles=roles):
