@@ -172,7 +172,7 @@ class TypeLimits:
     def keys_or_shared(self, type_name: str, decode: Callable[[str], Any], stored: str) -> LimitKeys:
         """Return the keys of a job whose input was stored without them. Inputs without a valid key share one."""
         try:
-            return self.keys(type_name, decode(stored))
+            return self.keys(type_name, decode(stored) if self.declared_keys else None)
         except InvalidInput:
             concurrency = self.concurrency and replace(self.concurrency, key=None)
             return TypeLimits(concurrency, self.rate and replace(self.rate, key=None), None).keys(type_name, None)

@@ -5,11 +5,9 @@ from logging import getLogger
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
-from django.db import OperationalError
-
 from django_jobchains.statuses import LEASE_RAN_OUT
 from django_jobchains.store.database import Database, OpenTransaction, Part, ids_json, rows_json, statement, statements
-from django_jobchains.store.errors import blames_statement, retried, retried_at_read_committed
+from django_jobchains.store.errors import is_database_away, retried, retried_at_read_committed
 from django_jobchains.store.rows import AttemptKey, Effects, HeldLease, ReapedJob, Renewal
 from django_jobchains.store.writes import FENCE, DeferredWrites, FencedWrites
 from django_jobchains.text.errors import log_text
@@ -89,10 +87,10 @@ class Leases(Part):
         policy = _CrashPolicy(backoff, backoffs or {}, max_crashes)
         try:
             return self._reap(limit, policy, held, effects)
-        except OperationalError as error:
-            if self.db.connection.in_atomic_block or self.db.is_conflict(error) or not blames_statement(error):
+        except Exception as error:
+            if self.db.connection.in_atomic_block or is_database_away(error) or self.db.is_conflict(error):
                 raise
-        # A lock or a time limit must not prevent the other jobs from being taken back.
+        # One job, for example with a lock or a time limit, must not prevent the others from being taken back.
         expired = self._read_expired(limit, held)
         return [job for job_id in expired for job in self._reap_one(job_id, policy, effects)]
 
@@ -105,8 +103,8 @@ class Leases(Part):
     def _reap_one(self, job_id: UUID, policy: "_CrashPolicy", effects: Effects) -> list[ReapedJob]:
         try:
             return self._reap(1, policy, (), effects, only=job_id)
-        except OperationalError as error:
-            if not blames_statement(error):
+        except Exception as error:
+            if is_database_away(error):
                 raise
             logger.warning("Job %s cannot be taken back yet: %s", job_id, log_text(error))
             return []

@@ -74,7 +74,11 @@ class FailureChains(Part):
         job_id = self.db.id(id_)
         failed = FailedJob(self.db.id(chain_id), job_id, type_name, attempt, error or "", stored)
         target, encoded = wanted[job_id], _encoded(failed)
-        keys = target.keys(encoded) if target.keys else (None, None, None)
+        keys: tuple[str | None, ...] = (None, None, None)
+        try:
+            keys = target.keys(encoded) if target.keys else keys
+        except Exception as error:  # A key function may raise any error. Then a worker sets the keys later.
+            log_error(logger, error, "The keys of the limits of %s for job %s failed: %s", target.name, job_id)
         return (new_id().hex, *target[:3], job_id.hex, encoded, context, *keys)
 
     @statement

@@ -34,7 +34,7 @@ from django_jobchains.telemetry.events import (
     RecordCancelled,
     RecordReset,
 )
-from django_jobchains.text.errors import log_text
+from django_jobchains.text.errors import log_error, log_text
 from django_jobchains.worker.heartbeat import Heartbeat
 from django_jobchains.worker.held_leases import locked_seconds
 from django_jobchains.worker.maintenance import FailureLog, PeriodicTask, RecordFailures
@@ -284,11 +284,14 @@ class Unblocker(PeriodicTask):
         rows = []
         for job_id, name, stored in found:
             job_type, limits = limited[name]
-            rows.append((job_id, *limits.keys_or_shared(name, job_type.decode_input, stored)))
+            try:
+                rows.append((job_id, *limits.keys_or_shared(name, job_type.decode_input, stored)))
+            except Exception as error:  # A key function may raise any error. The job waits.
+                log_error(logger, error, "The keys of the limits of job %s failed: %s", job_id)
         if rows:
             with announced(self._store) as effects:
                 effects.add_scheduled(self._store.limits.set_keys(rows))
-        return len(found) == KEYS_LIMIT
+        return len(rows) == KEYS_LIMIT
 
 
 #: The number of index entries that one statement reads.

@@ -8,12 +8,14 @@ import time
 import pytest
 
 from django_jobchains.models import Job
+from django_jobchains.processors import Backoff
 from django_jobchains.notifications import EVERY, ownership_lost
 from django_jobchains.store.rows import Effects
+from django_jobchains.store.writes import FencedWrites
 from django_jobchains.worker.upkeep import LeaseRenewal
 from tests.leases.test_held_leases import ABORT_AT, RENEW_AT
 from tests.support.connections import committing, holding
-from tests.support.jobs import alter, database_now, expire, finished, running, running_job, stored, tables, taken_over
+from tests.support.jobs import alter, database_now, expire, finished, running, running_job, statuses, stored, tables, taken_over
 from tests.support.workers import context_for
 
 pytestmark = pytest.mark.django_db
@@ -196,3 +198,21 @@ class TestOneJobTwice:
         held.renew_due()
         completing.result()
         assert [signal.reason for signal in signals] == ["taken_by_another_worker", None]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_job_that_cannot_be_taken_back_does_not_affect_the_others(store, monkeypatch, caplog):
+    jobs = running(store, 3)
+    expire(*jobs)
+    follow_up = FencedWrites.follow_up
+
+    def fail(writes, written, effects):
+        if jobs[1].key in [row.key for row in written]:
+            raise TypeError("no such alert")
+        follow_up(writes, written, effects)
+
+    monkeypatch.setattr(FencedWrites, "follow_up", fail)
+    reaped = store.leases.reap(100, Backoff(10), 10)
+    assert [job.id for job in reaped] == [jobs[0].id, jobs[2].id]
+    assert statuses(*jobs) == ["pending", "running", "pending"]
+    assert f"Job {jobs[1].id} cannot be taken back yet: TypeError: no such alert" in caplog.text

@@ -134,6 +134,31 @@ def test_a_failure_is_recorded_also_if_its_chain_has_no_valid_key(processors, ma
     assert (alert.status, alert.concurrency_key) == ("completed", "limits.alert")
 
 
+def test_an_error_in_the_project_delays_only_the_chain_whose_keys_it_concerns(processors, make_worker, caplog):
+    def upgraded(failed):
+        if not is_available:
+            raise ConnectionError("no route to the tenants")
+        return 1
+
+    is_available = []
+    fails = processors.register("limits.fails", on_failure="limits.alert", max_attempts=1)(lambda job: 1 / 0)
+    limit = Concurrency(1, key=itself)
+    processors.register("limits.alert", input=int, upgrade_input=upgraded, concurrency=limit)(lambda job: None)
+    other = processors.register("limits.other")(lambda job: None)
+    chains.enqueue_many([fails.item(), other.item()])
+    worker = make_worker()
+    worker.run_until_idle(20)
+    sweep = Unblocker(worker.components.context, SimpleNamespace(is_first=True)).step
+    sweep()
+    found = dict(Job.objects.values_list("type_name", "status"))
+    assert found == {"limits.fails": "failed", "limits.other": "completed", "limits.alert": "pending"}
+    assert "ConnectionError: no route to the tenants" in caplog.text
+    is_available.append(True)
+    sweep()
+    make_worker().run_until_idle(20)
+    assert Job.objects.get(type_name="limits.alert").status == "completed"
+
+
 def test_a_failed_attempt_frees_its_place(processors, make_worker):
     @processors.register("limits.sync", concurrency=Concurrency(1), max_attempts=1)
     def sync(job: RunningJob[int]) -> None:
