@@ -5,6 +5,8 @@ from logging import getLogger
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
+from django.db import DatabaseError
+
 from django_jobchains.statuses import LEASE_RAN_OUT
 from django_jobchains.store.database import Database, OpenTransaction, Part, ids_json, rows_json, statement, statements
 from django_jobchains.store.errors import is_database_away, retried, retried_at_read_committed
@@ -88,7 +90,9 @@ class Leases(Part):
         try:
             return self._reap(limit, policy, held, effects)
         except Exception as error:
-            if self.db.connection.in_atomic_block or is_database_away(error) or self.db.is_conflict(error):
+            if self.db.connection.in_atomic_block or is_database_away(error):
+                raise
+            if isinstance(error, DatabaseError) and self.db.is_conflict(error):
                 raise
         # One job, for example with a lock or a time limit, must not prevent the others from being taken back.
         expired = self._read_expired(limit, held)

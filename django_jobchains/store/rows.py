@@ -384,7 +384,8 @@ def ended_attempt(key: AttemptKey, values: Mapping[str, Any]) -> EndedAttempt:
 
 def effects_values(effects: Effects) -> dict[str, Any]:
     """Return the values of effects, which are announced after a commit."""
-    return {**asdict(effects), "failed_waiters": list(effects.failed_waiters.values())}
+    pairs = {"unblocked": [*effects.unblocked.items()], "failure_jobs": [*effects.failure_jobs.items()]}
+    return {**asdict(effects), "failed_waiters": [*effects.failed_waiters.values()], **pairs}
 
 
 def effects_of(values: Mapping[str, Any]) -> Effects:
@@ -398,6 +399,10 @@ def effects_of(values: Mapping[str, Any]) -> Effects:
         {UUID(id_) for id_ in values["finished_chains"]},
         {UUID(id_) for id_ in values["stopped_jobs"]},
         {waiter.job_id: waiter for waiter in waiters},
+        {UUID(id_): type_name for id_, type_name in values["unblocked"]},
+        {UUID(id_): (type_name, queue) for id_, (type_name, queue) in values["failure_jobs"]},
+        set(values["freed_types"]),
+        set(values["freed_queues"]),
     )
 
 

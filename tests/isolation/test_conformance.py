@@ -1,13 +1,17 @@
 """What crosses the border between a worker and its child processes: the job, its signals, and how its attempt ends."""
 
+import json
 import os
+from dataclasses import asdict
 
 import pytest
 from django.core.management import call_command
 from django.db.models import F
 
 from django_jobchains import chains, context
+from django_jobchains.db.ids import new_id
 from django_jobchains.models import FailedAttempt, Job
+from django_jobchains.store.rows import Effects, FailedWaiter, effects_of, effects_values, outcome_json
 from tests.isolation.app import jobs
 from tests.isolation.conftest import SETTINGS
 from tests.isolation.ends import ended, expire_lease, failures, labels, output
@@ -32,6 +36,24 @@ def worker(request, transactional_db, tmp_path_factory):
     with started_processes(tmp_path_factory.mktemp("workers"), SETTINGS) as start:
         jobchains = {"ISOLATION": request.param, "POLL_SECONDS": 0.2, "HEARTBEAT_SECONDS": 1}
         yield start("--slots", "4", jobchains=jobchains).until_ready()
+
+
+def test_all_effects_of_a_child_reach_its_worker():
+    first, second, third = new_id(), new_id(), new_id()
+    effects = Effects(
+        {"shop.ship"},
+        {"shop.ship": 2},
+        {first},
+        {second},
+        {third: FailedWaiter(third, first, "shop.mail", "the blocker failed")},
+        {first: "shop.ship"},
+        {second: ("shop.alert", "default")},
+        {"shop.mail"},
+        {"slow"},
+    )
+    values = asdict(effects)
+    assert all(values.values())
+    assert asdict(effects_of(json.loads(outcome_json(effects_values(effects))))) == values
 
 
 FAILED = object()

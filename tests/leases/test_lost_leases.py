@@ -8,14 +8,25 @@ import time
 import pytest
 
 from django_jobchains.models import Job
-from django_jobchains.processors import Backoff
 from django_jobchains.notifications import EVERY, ownership_lost
+from django_jobchains.processors import Backoff
 from django_jobchains.store.rows import Effects
 from django_jobchains.store.writes import FencedWrites
 from django_jobchains.worker.upkeep import LeaseRenewal
 from tests.leases.test_held_leases import ABORT_AT, RENEW_AT
 from tests.support.connections import committing, holding
-from tests.support.jobs import alter, database_now, expire, finished, running, running_job, statuses, stored, tables, taken_over
+from tests.support.jobs import (
+    alter,
+    database_now,
+    expire,
+    finished,
+    running,
+    running_job,
+    statuses,
+    stored,
+    tables,
+    taken_over,
+)
 from tests.support.workers import context_for
 
 pytestmark = pytest.mark.django_db
