@@ -141,13 +141,14 @@ class Attempts(Part):
         ``has_begun``: False if their handlers were not called, so that they can still expire, and are not counted as
         starts. Jobs that other transactions have locked are skipped.
         """
+        effects = effects or Effects()
         rows = [(job_id.hex, number) for job_id, number in keys]
         assignments = f"{self._hand_back}, expires_at = NULL" if has_begun else self._hand_back
-        with self.db.transaction():
+        with effects.undone_on_error(), self.db.transaction():
             written = self._writes.update(assignments, _KEYS, rows)
             if written and not has_begun:
                 self._rates.refund_jobs([row.key[0] for row in written])
-            self._writes.follow_up(written, effects or Effects())
+            self._writes.follow_up(written, effects)
         return {row.key for row in written}
 
     def _finish(
@@ -160,7 +161,7 @@ class Attempts(Part):
         skips: bool,
     ) -> set[AttemptKey]:
         continuations = {job.key: job.continuation for job in jobs if job.continuation}
-        with nullcontext() if is_locked else self.db.transaction() as is_own:
+        with effects.undone_on_error(), nullcontext() if is_locked else self.db.transaction() as is_own:
             if continuations and not is_locked:
                 waiting = [job for job in continuations.values() if job.blockers]
                 if waiting:  # In the order of the ids of chains and blockers together, which avoids deadlocks.
@@ -213,7 +214,7 @@ class Attempts(Part):
     @retried
     def _end_failed(self, tries: Sequence[FailedTry], assignments: str, effects: Effects) -> dict[AttemptKey, str]:
         rows = [self._failed_row(failed) for failed in tries]
-        with self.db.transaction():
+        with effects.undone_on_error(), self.db.transaction():
             ids = self.db.by_ids_params(row[0] for row in rows)
             recorded = self.db.fetch(self._record_failures, [rows_json(_FAILED, rows), *ids])
             locked = {self.db.id(job_id).hex for (job_id,) in recorded}
@@ -228,7 +229,7 @@ class Attempts(Part):
 
     @retried
     def _postpone(self, tries: Sequence[FailedTry], effects: Effects) -> dict[AttemptKey, str]:
-        with self.db.transaction():
+        with effects.undone_on_error(), self.db.transaction():
             written = self._writes.update(self._make_postponed, _FAILED, [self._failed_row(each) for each in tries])
             self._writes.follow_up(written, effects)
         return {row.key: row.status for row in written}

@@ -90,7 +90,7 @@ class Blockers(Part):
         There should not be any such jobs. Reads ``limit`` blocked jobs, of the chains with an id above ``after``;
         returns the ids of the jobs it moved, and the id to continue after.
         """
-        with self.db.transaction():
+        with effects.undone_on_error(), self.db.transaction():
             self.db.write_first()
             rows = self.db.fetch(self._blocked, [(after or UUID(int=0)).hex, limit])
             read = [(self.db.id(chain_id), self.db.id(job_id), is_stuck) for chain_id, job_id, is_stuck in rows]

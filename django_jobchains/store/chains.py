@@ -101,7 +101,7 @@ class Chains(Part):
         that has ended is not changed. A running job that its handler or another transaction locks for a long time is
         asked to stop too, without waiting for the lock.
         """
-        with self.db.transaction():
+        with effects.undone_on_error(), self.db.transaction():
             self.db.write_first()
             found = self._last_jobs.of_jobs(job_ids)
             _refuse_missing(job_ids, found)
@@ -128,7 +128,7 @@ class Chains(Part):
     @retried
     def expire(self, limit: int, effects: Effects) -> list[ExpiredJob]:
         """Cancel jobs that have not started and have expired, the longest expired first. Locked jobs are skipped."""
-        with self.db.transaction():
+        with effects.undone_on_error(), self.db.transaction():
             rows = self.db.fetch(self._expire, [limit])
             expired = [ExpiredJob(self.db.id(id_), self.db.id(chain_id), *rest) for id_, chain_id, *rest in rows]
             self._blockers.resolve([job.chain_id for job in expired], effects)
@@ -143,7 +143,7 @@ class Chains(Part):
         attempts and crashes and their history are kept, and the jobs no longer expire. Raises ``JobNotFound`` without
         having changed anything. Jobs with other statuses are not changed.
         """
-        with self.db.transaction():
+        with effects.undone_on_error(), self.db.transaction():
             job_ids = self._last_jobs.lock_current(ids)
             rows = self.db.fetch(self._retry, [ids_json(job_ids)])
             if rows:  # A deferred request to cancel must not reach the chain again.
@@ -175,7 +175,7 @@ class Chains(Part):
         ``job_ids`` are ids of any jobs of the chains. Raises ``ChainNotFound``, or ``ChainReferenced`` if a job of
         another chain needs one of them, without having deleted anything.
         """
-        with self.db.transaction():
+        with effects.undone_on_error(), self.db.transaction():
             self.db.write_first()
             found = self._last_jobs.chains_of(job_ids)
             _refuse_missing(job_ids, found)

@@ -86,7 +86,7 @@ class Jobs(Part, ABC):
             return self._insert(batch, effects)
         # Blockers are locked at the isolation level of the transactions that complete them, see ``LastJobs.lock_rows``.
         is_alone = not self.db.connection.in_atomic_block and not has_blockers
-        with self.db.transaction():
+        with effects.undone_on_error(), self.db.transaction():
             if has_keys and is_alone:
                 self.db.read_committed()
             existing = self._existing(jobs)

@@ -128,7 +128,7 @@ class Leases(Part):
         only: UUID | None = None,
     ) -> list[ReapedJob]:
         ids = [] if only is None else [only.hex]
-        with self.db.transaction():
+        with effects.undone_on_error(), self.db.transaction():
             crashed = self.db.fetch(self._record_crashes(only is not None), [ids_json(held), *ids, limit])
             rows = [
                 (self.db.id(id_).hex, number, policy.delay_seconds(type_name, crashes + 1))

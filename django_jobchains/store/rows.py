@@ -5,8 +5,10 @@ returns payloads as they are stored, so that a payload that cannot be decoded ra
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
+from copy import copy
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
@@ -106,6 +108,17 @@ class Effects:
     #: Queues with limits in which jobs or records have ended, so that there may be free places.
     freed_queues: set[str] = field(default_factory=set, compare=False)
 
+    @contextmanager
+    def undone_on_error(self) -> Iterator[None]:
+        """Forget what the block has added if it raises, because its transaction is rolled back."""
+        before = {name: copy(value) for name in _PARTS_OF_EFFECTS if (value := getattr(self, name))}
+        try:
+            yield
+        except BaseException:
+            for name in _PARTS_OF_EFFECTS:
+                setattr(self, name, before[name] if name in before else type(getattr(self, name))())
+            raise
+
     def add(self, other: "Effects") -> None:
         for name in other.due_types:
             self._add_type(name, other.due_counts.get(name))
@@ -135,6 +148,9 @@ class Effects:
         elif name in self.due_counts or name not in self.due_types:
             self.due_counts[name] = self.due_counts.get(name, 0) + count
         self.due_types.add(name)
+
+
+_PARTS_OF_EFFECTS = tuple(part.name for part in fields(Effects))
 
 
 class ChainEnd(NamedTuple):

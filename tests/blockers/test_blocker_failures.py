@@ -1,8 +1,12 @@
 """A blocker that fails or is cancelled: the job keeps waiting, fails, or runs anyway, by the policy of its type."""
 
+from dataclasses import asdict
+
 import pytest
+from django.db import OperationalError
 
 from django_jobchains import chains
+from django_jobchains.store.blockers import Blockers
 from django_jobchains.store.rows import Effects
 from tests.blockers.chains import FAILS, RUNS, STEP, WAITS, cancel, claim_only, fail, statuses
 from tests.blockers.consistency import assert_consistent
@@ -45,6 +49,27 @@ def test_failures_propagate_to_every_level(store):
     assert effects.finished_chains == {blocker.id, *(chain.id for chain in failed)}
     assert effects.due_types == {RUNS.name}
     assert_consistent(store)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_effects_of_a_transaction_that_was_rolled_back_are_forgotten(store, monkeypatch):
+    other = STEP.enqueue()
+    fail(store, other, effects := Effects())
+    blocker = STEP.enqueue()
+    first = FAILS.enqueue(blockers=[blocker])
+    second = FAILS.enqueue(blockers=[first])
+    before, fail_waiting = asdict(effects), Blockers.fail_waiting
+
+    def interrupted(blockers, job_ids, effects):
+        if second.id in job_ids:
+            raise OperationalError("cut")
+        return fail_waiting(blockers, job_ids, effects)
+
+    with monkeypatch.context() as patch, pytest.raises(OperationalError):
+        patch.setattr(Blockers, "fail_waiting", interrupted)
+        fail(store, blocker, effects)
+    assert asdict(effects) == before
+    assert effects.finished_chains == {other.id}
 
 
 def test_failures_propagate_from_the_last_jobs_of_chains(store):
