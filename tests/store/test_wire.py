@@ -1,5 +1,6 @@
 """Statements have the same results whether the store or the driver prepares them, or Django's cursor sends them."""
 
+import math
 import os
 import signal
 import time
@@ -13,10 +14,11 @@ from psycopg import IsolationLevel
 from psycopg.pq import TransactionStatus
 
 from django_jobchains.db import connections, libpq
+from django_jobchains.db.ids import new_id
 from django_jobchains.declare.policies import Backoff
 from django_jobchains.exceptions import DuplicateJobId
 from django_jobchains.models import FailedAttempt, Job
-from django_jobchains.store.postgresql import wire
+from django_jobchains.store.postgresql import dialect, wire
 from django_jobchains.testing.contracts.concurrency import DEADLINE_SECONDS
 from tests.support.connections import committing, holding
 from tests.support.jobs import (
@@ -281,6 +283,17 @@ def test_lock_that_times_out_leaves_no_transaction_open(store, raw):
         store.attempts.lock(job.id)
         assert store.attempts.finish([finished(job)], is_locked=True) == {job.key}
     assert stored(job).status == "completed"
+
+
+def test_slow_statements_are_not_prepared_at_each_call(store, monkeypatch):
+    """Where the network is slow, preparing them takes long too."""
+    monkeypatch.setattr(dialect, "SLOW_SECONDS", 0)
+    monkeypatch.setattr(dialect, "PLAN_SECONDS", 10**9)
+    monkeypatch.setattr(store.db, "_slow_at", -math.inf)
+    connection.close()
+    for _ in range(5):
+        assert store.jobs.state_of(new_id()) is None
+    assert len([name for name in prepared() if name.startswith("jobchains")]) == 2
 
 
 def test_number_of_prepared_statements_is_limited(store, monkeypatch):

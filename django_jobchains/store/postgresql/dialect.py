@@ -1,5 +1,6 @@
 """PostgreSQL: its SQL, locks and clock, and a fast way to send statements to it."""
 
+import math
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -30,8 +31,10 @@ from django_jobchains.store.postgresql.wire import Direct, can_begin
 
 #: How long the plan of a prepared statement is used.
 PLAN_SECONDS = 30
-#: After a statement that took this long, older plans are not used again.
+#: After a statement that took this long, older plans are not used again. This happens at most once in these seconds,
+#: because preparing takes long too where the network is slow.
 SLOW_SECONDS = 0.1
+SLOW_INTERVAL_SECONDS = 3
 #: How long a request to cancel a statement may take.
 CANCEL_SECONDS = 0.5
 
@@ -63,6 +66,7 @@ class PostgreSQLDatabase(Database):
     returned = "record."
     #: Changes when plans that are still young must not be used again.
     _plan_generation = 0
+    _slow_at = -math.inf
 
     def is_conflict(self, error: DatabaseError) -> bool:
         return is_serialization_conflict(error)
@@ -230,8 +234,10 @@ class PostgreSQLDatabase(Database):
             self._plan_generation += is_plan_outdated(error)
             raise
         finally:
-            if time.monotonic() - started > SLOW_SECONDS:
+            now = time.monotonic()
+            if now - started > SLOW_SECONDS and now - self._slow_at > SLOW_INTERVAL_SECONDS:
                 self._plan_generation += 1
+                self._slow_at = now
 
     def _plan_age(self, now: float) -> str:
         """Return a text that changes from time to time, so that statements are prepared and planned again.
