@@ -5,6 +5,7 @@ and sent as one line: extra spaces and line breaks in its text do not matter.
 """
 
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
@@ -78,6 +79,8 @@ class Database(ABC):
     by_unlocked_ids = ""
     #: Whether a statement that writes sees everything that was committed, because one transaction writes at a time.
     has_one_writer = False
+    #: After this time, a conflict is not retried: the driver has waited as long as the project allows.
+    busy_seconds = math.inf
     #: The functions of the smaller and the larger of two values that are not NULL.
     least, greatest = "MIN", "MAX"
     #: Whether rows can be read from arrays, see ``arrays``.

@@ -54,12 +54,15 @@ def _retried(
 ) -> Callable[Concatenate[Self, Params], Result]:
     @wraps(method)
     def run(part: Self, /, *args: Params.args, **kwargs: Params.kwargs) -> Result:
+        began = time.monotonic()
         for tried in range(TRIES):
             try:
                 with again(part) if tried else nullcontext():
                     return method(part, *args, **kwargs)
             except DatabaseError as error:
                 if tried == TRIES - 1 or part.db.connection.in_atomic_block or not part.db.is_conflict(error):
+                    raise
+                if time.monotonic() - began > part.db.busy_seconds:
                     raise
                 time.sleep(random.uniform(0.005, FIRST_WAIT_SECONDS * 2**tried))  # noqa: S311 - jitter
         raise AssertionError("unreachable")

@@ -62,6 +62,10 @@ class SQLiteDatabase(Database):
         with connection.wrap_database_errors:
             return raw.execute(_with_question_marks(sql), params).fetchall()
 
+    @property
+    def busy_seconds(self) -> float:  # type: ignore[override]
+        return float(self.connection.settings_dict["OPTIONS"].get("timeout", 5))
+
     def is_conflict(self, error: DatabaseError) -> bool:
         return "database is locked" in str(error)
 

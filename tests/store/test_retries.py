@@ -1,14 +1,17 @@
 """After a conflict the store retries its own transaction, but not the caller's."""
 
+import sqlite3
+import time
 from collections.abc import Callable
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from django.db import OperationalError, connection, transaction
 
 from django_jobchains.models import FailedAttempt
-from django_jobchains.store import Store
+from django_jobchains.store import Store, errors
 from django_jobchains.store.rows import ClaimedJob, Effects
 from tests.store.contract.ends import chosen
 from tests.store.methods import method, public_methods
@@ -121,6 +124,22 @@ def test_permanent_conflict_is_raised_and_changes_nothing(store, jobs, call):
         call(store, jobs)
     assert 2 <= len(sent) <= 10
     assert tables() == before
+
+
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="PostgreSQL detects conflicts")
+def test_one_call_waits_for_the_lock_of_another_process_only_as_long_as_any_statement(store, monkeypatch):
+    monkeypatch.setitem(connection.settings_dict, "OPTIONS", {**connection.settings_dict["OPTIONS"], "timeout": 0.2})
+    connection.close()
+    connection.ensure_connection()
+    other = sqlite3.connect(connection.settings_dict["NAME"], isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    retries = []
+    monkeypatch.setattr(errors, "time", SimpleNamespace(monotonic=time.monotonic, sleep=retries.append))
+    with pytest.raises(OperationalError, match="database is locked"):
+        store.jobs.create([new_job()])
+    other.close()
+    connection.close()
+    assert len(retries) <= 1  # SQLite may give up a little earlier than after its timeout.
 
 
 @calls
