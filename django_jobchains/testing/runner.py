@@ -73,6 +73,7 @@ def run_due_jobs(
     has advanced. Expired jobs are cancelled without an attempt.
     """
     store = get_store(using)
+    get_registry().add_tasks(store.task_names.read)  # Of earlier processes, or from before a change of the settings.
     with announced(store) as effects:
         while store.chains.expire(ATTEMPTS_LIMIT, effects):
             pass
@@ -216,12 +217,13 @@ class Clock:
 
 @contextmanager
 def clock(*, using: str | None = None) -> Iterator[Clock]:
-    """Return a clock that a test can move forward. It is reset after the block."""
+    """Return a clock that a test can move forward. After the block, it is as before."""
     store = get_store(using)
+    before = store.db.ahead_seconds
     try:
         yield Clock(store)
     finally:
-        store.db.ahead_seconds = 0
+        store.db.ahead_seconds = before
 
 
 _ANY_INPUT: Any = object()

@@ -24,6 +24,13 @@ PATH = "tests.tasks_backend.tasks"
 pytestmark = pytest.mark.django_db
 
 
+def test_run_due_jobs_runs_tasks_that_were_enqueued_before_the_settings_changed():
+    result = tasks.add.enqueue(1)
+    with override_settings(JOBCHAINS={"POLL_SECONDS": 1}):
+        run_due_jobs(raise_errors=True)
+    assert tasks.add.get_result(result.id).return_value == 1
+
+
 def test_a_schedule_takes_a_task(registry):
     part = Processors()
     part.schedule("with arguments", tasks.add, every=60, input={"args": [1], "kwargs": {"second": 2}})

@@ -171,6 +171,9 @@ def test_the_clock_is_reset_after_the_block_and_cannot_go_back():
             moved.advance(-1)
         with pytest.raises(TypeError, match="by='5x' is not a duration"):
             moved.advance("5x")
+        with clock() as inner:
+            inner.advance(1)
+        assert get_store().db.ahead_seconds == 100
     assert get_store().db.ahead_seconds == 0
 
 
