@@ -6,6 +6,7 @@ async twin with the prefix ``a``. Workers react to a wake-up, or at their next p
 
 import builtins
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from itertools import islice
 from typing import Any, Unpack
@@ -19,6 +20,7 @@ from django_jobchains.declare.schedules import ScheduleOptions, checked_schedule
 from django_jobchains.exceptions import (
     InvalidInput,
     InvalidSchedule,
+    JobTypeNotFound,
     ScheduleDeclaredInCode,
     ScheduleExists,
     ScheduleNotFound,
@@ -160,8 +162,15 @@ def update(
         if before.source == Schedule.Source.CODE:
             raise ScheduleDeclaredInCode(name)
         given: Any = {**_options(before), **options}
-        row = checked_schedule(name, before.type_name if job_type is None else job_type, given, get_registry().job_type)
+        find, is_same_type = get_registry().job_type, getattr(job_type, "name", job_type) in (None, before.type_name)
+        keeps_input = is_same_type and "input" not in options
+        if keeps_input:  # It may be older than the type.
+            with suppress(JobTypeNotFound, InvalidInput):  # They are raised below, as InvalidSchedule.
+                given["input"] = find(before.type_name).decode_input(before.input)
+        row = checked_schedule(name, before.type_name if job_type is None else job_type, given, find)
         changed = {**with_next_tick(row, before.now), "declarations": None}
+        if keeps_input:
+            changed["input"] = decode_json(before.input, InvalidInput)
         if all(row[column] == getattr(before, column) for column in ("cron", "every_seconds", "timezone")):
             changed |= {"anchor_at": before.anchor_at, "next_tick_at": before.next_tick_at}
         store.schedules.update(changed)

@@ -23,6 +23,18 @@ from tests.schedules.conftest import next_ticks, ticks_of
 pytestmark = pytest.mark.django_db
 
 
+@pytest.mark.parametrize("job_type", [None, "schedules.sync"])
+def test_an_input_of_an_older_form_stays_as_it_is(processors, job_type):
+    @processors.register("schedules.sync", input=dict[str, int], upgrade_input=lambda stored: {"new": stored})
+    def sync(job):
+        pass
+
+    schedules.create("mine", sync, every=60, input={"new": 1})
+    Schedule.objects.update(input=1)
+    assert schedules.update("mine", every=120, job_type=job_type).every == timedelta(minutes=2)
+    assert Schedule.objects.get().input == 1
+
+
 def test_the_module_is_exported():
     assert django_jobchains.schedules is schedules
     assert "schedules" in django_jobchains.__all__
