@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from django_jobchains import chains, limits, schedules
+    from django_jobchains import chains, limits, queues, records, schedules
     from django_jobchains.conf import current_database, use_database
     from django_jobchains.declare.job_types import JobType
     from django_jobchains.declare.limits import Concurrency, Rate
@@ -40,6 +40,8 @@ __all__ = (
     "chains",
     "current_database",
     "limits",
+    "queues",
+    "records",
     "schedules",
     "use_database",
 )
@@ -58,7 +60,7 @@ _WITHOUT_SETTINGS = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("chains", "limits", "schedules"):
+    if name in ("chains", "limits", "queues", "records", "schedules"):
         return import_module(f"django_jobchains.{name}")
     if module := _WITHOUT_SETTINGS.get(name):
         return getattr(import_module(f"django_jobchains.{module}"), name)

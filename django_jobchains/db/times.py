@@ -23,6 +23,10 @@ class Times:
     def aware(self, moment: datetime) -> datetime:
         return moment.replace(tzinfo=self._zone) if timezone.is_naive(moment) else moment
 
+    def naive(self, moment: datetime) -> datetime:
+        """Return an aware time as Django reads it from this database without ``USE_TZ``."""
+        return moment.astimezone(self._zone).replace(tzinfo=None)
+
     def seconds_since(self, moment: datetime) -> float:
         return (self._now - self.aware(moment)).total_seconds()
 

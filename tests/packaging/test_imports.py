@@ -118,6 +118,8 @@ ROOT_NAMES = (
     "chains",
     "current_database",
     "limits",
+    "queues",
+    "records",
     "schedules",
     "use_database",
 )
@@ -141,11 +143,12 @@ def test_importing_the_package_loads_no_module_and_needs_no_settings() -> None:
 
 
 def test_the_public_names_of_the_package_are_those_of_its_modules() -> None:
-    from django_jobchains import chains, conf, limits, processors, schedules
+    from django_jobchains import chains, conf, limits, processors, queues, records, schedules
 
     assert django_jobchains.__all__ == ROOT_NAMES
     assert set(ROOT_NAMES) <= set(dir(django_jobchains))
-    assert (django_jobchains.chains, django_jobchains.limits, django_jobchains.schedules) == (chains, limits, schedules)
+    for module in (chains, limits, queues, records, schedules):
+        assert django_jobchains.__getattr__(module.__name__.split(".")[1]) is module
     assert django_jobchains.use_database is conf.use_database
     assert django_jobchains.current_database is conf.current_database
     for name in ROOT_NAMES[:14]:

@@ -6,6 +6,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from django.db import connection
 
+from django_jobchains.processors import JobType
 from tests.support.connections import committing
 from tests.support.jobs import (
     AT_ONCE,
@@ -70,6 +71,16 @@ def test_what_is_due_does_not_depend_on_the_zone_and_returned_times_are_in_utc(s
         assert time.tzinfo is UTC
         assert start <= time <= database_now()
     assert 40 < store.jobs.next_due({"shop.ship": 60}) <= 60.001
+
+
+@committing
+def test_the_time_of_a_new_chain_is_the_one_that_is_read_later(settings, zone):
+    settings.TIME_ZONE, settings.USE_TZ = zone, False
+    connection.close()
+    chain = JobType("shop.ship").enqueue()
+    created_at = chain.created_at
+    assert chain.refresh().created_at == created_at
+    connection.close()
 
 
 @committing
