@@ -9,7 +9,19 @@ from datetime import datetime
 from inspect import signature
 from random import randrange
 from types import NoneType, UnionType
-from typing import Any, Generic, Literal, TypeVar, Union, Unpack, get_args, get_origin, get_type_hints, overload
+from typing import (
+    Annotated,
+    Any,
+    Generic,
+    Literal,
+    TypeVar,
+    Union,
+    Unpack,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
@@ -353,8 +365,8 @@ class JobType(HasTypes[InputT, OutputT_co]):
 
         The annotations of a batch handler do not include an output type.
         """
-        result = Any if batch_limit else type_hints(function).get("return", Any)
-        self.input_codec = Codec(input_type(first_annotation(function)) if input is ANY else input)
+        result = Any if batch_limit else type_hints(function, include_extras=True).get("return", Any)
+        self.input_codec = Codec(input_type(first_annotation(function, include_extras=True)) if input is ANY else input)
         self.output_codec = Codec(output_type(result) if output is ANY else output)
         check_label(self.label, self.input_codec.annotation)
 
@@ -605,15 +617,17 @@ def checked_form(form: object) -> Any:
 _PLACES_OF_CONTEXT: dict[Any, int] = {RunningJob: 2, Batch: 1, RecordRun: 0}
 
 
-def first_annotation(function: Callable[..., Any]) -> Any:
+def first_annotation(function: Callable[..., Any], *, include_extras: bool = False) -> Any:
     """Return the annotation of the parameter that takes the job, or None."""
-    return type_hints(function).get(next(iter(signature(function).parameters)))
+    hints = type_hints(function, include_extras=include_extras)
+    return hints.get(next(iter(signature(function).parameters)))
 
 
-def type_hints(function: Callable[..., Any]) -> dict[str, Any]:
+def type_hints(function: Callable[..., Any], *, include_extras: bool = False) -> dict[str, Any]:
+    """Return the annotations of a function, with ``Annotated`` only if ``include_extras`` is true."""
     function = plain_function(function)
     try:
-        return get_type_hints(function)
+        return get_type_hints(function, include_extras=include_extras)
     except NameError as error:
         raise RegistryError(
             f"The annotations of {function.__qualname__!r} cannot be read: {error}. Import the name at run time too, "
@@ -622,6 +636,8 @@ def type_hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def input_type(annotation: Any) -> Any:
+    if get_origin(annotation) is Annotated:
+        return input_type(annotation.__origin__)
     arguments = get_args(annotation) if get_origin(annotation) in (RunningJob, Batch) else ()
     return Any if not arguments or isinstance(arguments[0], TypeVar) else arguments[0]
 
@@ -656,6 +672,8 @@ def _context_of(annotation: Any) -> list[type]:
 
 
 def output_type(annotation: Any) -> Any:
+    if get_origin(annotation) is Annotated:
+        return Annotated[output_type(annotation.__origin__), *annotation.__metadata__]
     if get_origin(annotation) not in (Union, UnionType):
         return NoneType if annotation is Continuation else annotation
     rest = tuple(part for part in get_args(annotation) if part is not Continuation)

@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass
 from datetime import datetime
 from functools import partial
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Generic, Never, Protocol, Union, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Never, Protocol, Union, cast, get_args, get_origin
 
 from django.apps import apps
 from django.db import DatabaseError, InterfaceError
@@ -32,7 +32,7 @@ else:  # before Python 3.13, a TypeVar has no default
 InputT_contra = TypeVar("InputT_contra", contravariant=True)
 ValueT = TypeVar("ValueT")
 
-_JSON_TYPES = frozenset({str, int, float, bool, NoneType, dict, list, object})
+_JSON_TYPES = frozenset({str, int, float, bool, None, NoneType, dict, list, object, Any})
 _JSON = (dict, list, str, int, float, NoneType)
 #: Errors of the process, the network or the database, which validators may raise for valid values.
 NOT_ABOUT_THE_VALUE = (MemoryError, OSError, DatabaseError, InterfaceError)
@@ -118,7 +118,8 @@ class Codec:
     def __init__(self, annotation: Any = Any) -> None:
         if isinstance(annotation, str):
             raise RegistryError(f"{annotation!r:.50} as input or output is a string: pass the type itself.")
-        self.annotation = annotation
+        #: Without the metadata of ``Annotated``, which only the conversion needs.
+        self.annotation = annotation.__origin__ if get_origin(annotation) is Annotated else annotation
         self._type = None if annotation in (Any, object) else payload_type(annotation)
 
     @property
@@ -305,10 +306,10 @@ def name_of_type(annotation: Any) -> str:
 
 
 def _is_json_type(annotation: Any) -> bool:
-    if annotation is None or annotation is Any or annotation in _JSON_TYPES:
-        return True
     origin = get_origin(annotation)
-    return (origin in _JSON_TYPES or origin in (Union, UnionType)) and all(map(_is_json_type, get_args(annotation)))
+    if origin is None:
+        return annotation in _JSON_TYPES
+    return origin in (dict, list, Union, UnionType) and all(map(_is_json_type, get_args(annotation)))
 
 
 def _has_float(annotation: Any) -> bool:

@@ -5,12 +5,14 @@ import functools
 import math
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
+from pydantic import Field
 from typing_extensions import TypedDict
 
+from django_jobchains.chains import Chain
 from django_jobchains.exceptions import (
     InvalidDeclaration,
     InvalidInput,
@@ -21,6 +23,7 @@ from django_jobchains.exceptions import (
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.processors import (
     Backoff,
+    Batch,
     Continuation,
     JobType,
     Lease,
@@ -153,6 +156,51 @@ def test_annotations_and_options_are_the_types_of_input_and_output(processors, f
     job_type = processors.register("typed", **options)(function)
     assert [value for value in VALUES if accepts(job_type, value)] == inputs
     assert [value for value in VALUES if returns(job_type, value)] == outputs
+
+
+Positive = Annotated[int, Field(gt=0)]
+AnnotatedCharge = Annotated[Charge, ["metadata that is not hashable"]]
+
+
+def positive(job: RunningJob[Positive]) -> Positive: ...
+def positive_in_strings(job: "RunningJob[Positive]") -> "Positive | Continuation": ...
+def positives(job: RunningJob[list[Positive]]) -> list[Positive]: ...
+def annotated_charges(job: RunningJob[list[AnnotatedCharge]]) -> list[AnnotatedCharge]: ...
+def annotated_job(job: Annotated[RunningJob[Positive], "job"]) -> Annotated[int | Continuation, Field(gt=0)]: ...
+def batch_of_positives(jobs: Batch[Positive]) -> None: ...
+def annotated_charge(job: RunningJob[AnnotatedCharge]) -> AnnotatedCharge: ...
+def after_a_charge(job: RunningJob[None, tuple[Chain[Charge]]]) -> None: ...
+
+
+NUMBERS = [1, -1, [1], [-1]]
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "inputs", "outputs"),
+    [
+        (positive, {}, [1], [1]),
+        (positive_in_strings, {}, [1], [1]),
+        (positives, {}, [[1]], [[1]]),
+        (annotated_charges, {}, [], []),
+        (annotated_job, {}, [1], [1]),
+        (batch_of_positives, {"batch_limit": 2}, [1], NUMBERS),
+        (unannotated, {"input": Positive, "output": Positive}, [1], [1]),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_the_metadata_of_annotated_types_applies(processors, function, options, inputs, outputs):
+    job_type = processors.register("typed", **options)(function)
+    assert [value for value in NUMBERS if accepts(job_type, value)] == inputs
+    assert [value for value in NUMBERS if returns(job_type, value)] == outputs
+
+
+def test_fields_blockers_and_messages_do_not_depend_on_metadata(processors):
+    charge = processors.register("charge")(annotated_charge)
+    with pytest.raises(RegistryError, match=r"'order', which is not a field of the input\. It has order_id"):
+        processors.register("labelled", label="Order {order}")(annotated_charge)
+    processors.register("ship", blockers=(charge,))(after_a_charge)
+    with pytest.raises(InvalidInput, match="not a Charge: order_id: Field required"):
+        charge.item({})
 
 
 class Opaque: ...
