@@ -306,10 +306,12 @@ def name_of_type(annotation: Any) -> str:
 
 
 def _is_json_type(annotation: Any) -> bool:
-    origin = get_origin(annotation)
+    origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is None:
         return annotation in _JSON_TYPES
-    return origin in (dict, list, Union, UnionType) and all(map(_is_json_type, get_args(annotation)))
+    if origin is dict and arguments and arguments[0] not in (str, object, Any):  # Keys are strings in JSON.
+        return False
+    return origin in (dict, list, Union, UnionType) and all(map(_is_json_type, arguments))
 
 
 def _has_float(annotation: Any) -> bool:

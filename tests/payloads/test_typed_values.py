@@ -105,6 +105,10 @@ def read(annotation, text):
         (Point, Point(3, 4.0)),
         (float, 1e23),
         (bytes, b"plain"),
+        (dict[int, str], {1: "a"}),
+        (dict[int, int], {-1: 2}),
+        (list[dict[bool, int] | None], [{True: 1, False: 0}]),
+        (dict[UUID, int], {PRODUCT: 1}),
     ],
     ids=lambda value: getattr(value, "__name__", None) or type(value).__name__,
 )

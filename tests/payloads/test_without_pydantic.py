@@ -92,7 +92,7 @@ def test_the_schema_of_a_payload_type_is_optional():
     assert JobType("pay", input=Silent()).input_codec.json_schema() is None
 
 
-@pytest.mark.parametrize("value", [Charge, Address, MoneyType, list[Charge], dict[str, Charge]])
+@pytest.mark.parametrize("value", [Charge, Address, MoneyType, list[Charge], dict[str, Charge], dict[int, str]])
 def test_a_type_that_is_not_json_is_refused_where_it_is_declared(value):
     for declare in (
         lambda: JobType("charge", input=value),
