@@ -11,9 +11,10 @@ from zoneinfo import ZoneInfo
 
 import pydantic
 import pytest
+from pydantic.alias_generators import to_camel
 from typing_extensions import TypedDict
 
-from django_jobchains.exceptions import InvalidInput
+from django_jobchains.exceptions import InvalidInput, RegistryError
 from django_jobchains.payloads.types import Codec
 from django_jobchains.processors import JobType
 from django_jobchains.text.errors import describe, traceback_of
@@ -268,10 +269,81 @@ def test_json_that_fits_the_type_is_accepted_instead_of_a_value(annotation, valu
     assert (json.loads(text) == value) == is_stored_as_given
 
 
+@dataclass
+class Parcel:
+    weight: Annotated[int, pydantic.Field(alias="grams")]
+
+
+class Label(TypedDict):
+    text: Annotated[str, pydantic.Field(alias="Text")]
+
+
+class Dispatch(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(alias_generator=to_camel, extra="forbid")
+
+    sent_at: date
+    parcels: list[Parcel] = []
+
+
+class Route(pydantic.BaseModel):
+    start: str = pydantic.Field(validation_alias=pydantic.AliasChoices("from", pydantic.AliasPath("ends", 0)))
+    end: str = pydantic.Field(validation_alias="to", serialization_alias="toCity")
+
+
+class ByName(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(populate_by_name=True)
+
+    type: str = pydantic.Field(alias="kind")
+    name: str = pydantic.Field(alias="title")
+    config: str = pydantic.Field("", alias="options")
+
+
+class Serialized(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(serialize_by_alias=True)
+
+    total: int = pydantic.Field(serialization_alias="sum")
+
+
+#: Before version 2.11, pydantic loads fields by their names only if they have no alias for that.
+HAS_BY_NAME = tuple(map(int, pydantic.VERSION.split(".")[:2])) >= (2, 11)
+ALWAYS_LOADED = [
+    (ByName, {"kind": "a", "title": "b"}, {"type": "a", "name": "b", "config": ""}),
+    (Serialized, {"total": 1}, {"total": 1}),
+]
+LOADED_BY_NAME = [
+    (Parcel, {"grams": 5}, {"weight": 5}),
+    (Label, {"Text": "a"}, {"text": "a"}),
+    (
+        list[Dispatch],
+        [{"sentAt": "2026-01-01", "parcels": [{"grams": 5}]}],
+        [{"sent_at": "2026-01-01", "parcels": [{"weight": 5}]}],
+    ),
+    (Route, {"ends": ["A"], "to": "B"}, {"start": "A", "end": "B"}),
+]
+
+
+@pytest.mark.parametrize(("annotation", "given", "by_name"), [*ALWAYS_LOADED, *(LOADED_BY_NAME if HAS_BY_NAME else [])])
+def test_fields_with_an_alias_are_stored_by_their_names(annotation, given, by_name):
+    value = pydantic.TypeAdapter(annotation).validate_python(given)
+    for accepted in (value, given, by_name):
+        text = stored(annotation, accepted)
+        assert json.loads(text) == by_name
+        assert read(annotation, text) == value
+    assert read(annotation, json.dumps(given)) == value
+
+
+@pytest.mark.skipif(HAS_BY_NAME, reason="This pydantic loads all fields by their names.")
+@pytest.mark.parametrize("annotation", [annotation for annotation, _, _ in LOADED_BY_NAME])
+def test_fields_that_cannot_be_loaded_by_their_names_are_refused(annotation):
+    with pytest.raises(RegistryError, match=r"loaded by their aliases only: .*Set populate_by_name=True"):
+        JobType("typed", output=annotation)
+
+
 @pytest.mark.parametrize(
     ("annotation", "properties"),
     [
         (Line, {"product", "price", "colours"}),
+        (ByName, {"type", "name", "config"}),
         (Any, None),
         (Annotated[Any, pydantic.PlainValidator(str)], None),
         (Annotated[type, "a class"], None),
