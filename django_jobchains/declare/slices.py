@@ -43,7 +43,7 @@ from django_jobchains.declare.policies import (
     to_lease,
 )
 from django_jobchains.declare.schedules import DeclaredSchedule, ScheduleOptions, ScheduleOptionsWithoutInput
-from django_jobchains.exceptions import DuplicateJobType, RegistryError
+from django_jobchains.exceptions import DuplicateJobType, ProcessorNotFound, RegistryError
 from django_jobchains.handlers.batch import Batch
 from django_jobchains.handlers.running_job import (
     ContextT_contra,
@@ -215,7 +215,8 @@ class Processors(Generic[ContextT_contra]):
         ``FailedJob`` as its input. ``concurrency``: how many of its jobs may run at the same time, in all workers
         together. ``rate``: how many may start in a period. ``fair``: a field of the input, or a function that receives
         the input; jobs with different values are claimed in turn. Arguments that are omitted or None default to the
-        arguments of the slice. Raises ``InvalidDeclaration``, which names the type, and ``DuplicateJobType``.
+        arguments of the slice. A function may be registered for several types, each with its own arguments, by
+        decorating it several times. Raises ``InvalidDeclaration``, which names the type, and ``DuplicateJobType``.
         """
         check_options("register", options, RegisterOptions)
         if not isinstance(name, JobType):
@@ -225,6 +226,10 @@ class Processors(Generic[ContextT_contra]):
 
         def decorate(function: Callable[[RunningJob[Any]], Any]) -> JobType[Any, Any]:
             with declaration_errors(name):
+                if isinstance(function, JobType):
+                    if function.processor is None:
+                        raise ProcessorNotFound(function.name)
+                    function = function.processor.function
                 is_async = _check_handler(function, settings["mode"], settings["batch_limit"])
                 check_hooks(self.middleware, is_async=is_async)
                 check_context(function, self.middleware)

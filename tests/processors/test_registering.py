@@ -120,6 +120,21 @@ def test_a_handler_may_be_any_callable_with_a_job_argument(processors, handlers,
     assert not returns(charge, "x")
 
 
+@pytest.mark.parametrize("handler", [now, later])
+def test_a_handler_may_be_registered_for_several_types(processors, handler):
+    old = processors.register("shop.pay", max_attempts=3)(handler)
+    new = processors.register("shop.charge")(old)
+    assert new.name == "shop.charge"
+    for job_type in (old, new):
+        assert job_type.processor.is_async is (handler is later)
+        assert accepts(job_type, Charge(1))
+        assert not accepts(job_type, "x")
+        assert not returns(job_type, "x")
+    assert [job_type.processor.policies[0].max_attempts for job_type in (old, new)] == [3, None]
+    with pytest.raises(RegistryError, match=r"'shop\.refund': No processor for 'shop\.approval'"):
+        processors.register("shop.refund")(JobType("shop.approval"))
+
+
 def unannotated(job): ...
 def with_any(job: RunningJob) -> Any: ...
 def generic(job: RunningJob[T]) -> T: ...
