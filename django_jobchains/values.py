@@ -58,14 +58,14 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
 def check_fields(instance: Any, label: str = "{}") -> None:
     """Check the fields of a frozen dataclass that are annotated with kinds, as in ``Annotated[int, Count()]``.
 
-    Values that are converted are replaced, such as a timedelta by its seconds. ``label``: how error messages name a
-    field.
+    Values that are converted are replaced, such as a timedelta by its seconds, but an int is not replaced by an equal
+    float. ``label``: how error messages name a field.
     """
     for field in fields(instance):
         for kind in getattr(field.type, "__metadata__", ()):
             given = getattr(instance, field.name)
             value = kind.check(label.format(field.name), given)
-            if value != given:
+            if value != given or not isinstance(given, int):
                 object.__setattr__(instance, field.name, value)
 
 
