@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from django.apps import AppConfig, apps
+from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import module_has_submodule
 
 from django_jobchains.conf import get_settings
@@ -254,6 +255,9 @@ def _job_modules(config: AppConfig) -> Iterator[ModuleType]:
         if module_has_submodule(config.module, "jobs"):
             yield import_module(f"{config.name}.jobs")
         return
+    if isinstance(names, str):
+        where = f"{type(config).__qualname__}.jobchains_modules"
+        raise ImproperlyConfigured(f"{where} is a list of names, not {names!r}. Write it as [{names!r}].")
     for name in names:
         is_relative = "." not in name and module_has_submodule(config.module, name)
         yield import_module(f"{config.name}.{name}" if is_relative else name)

@@ -3,6 +3,7 @@
 import pytest
 from django.apps import apps
 from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 
 from django_jobchains.processors import Registry, get_registry
@@ -60,4 +61,11 @@ def test_a_listed_module_that_is_missing_is_an_error(monkeypatch):
         config = apps.get_app_config("quiet")
         monkeypatch.setattr(config, "jobchains_modules", [f"{HERE}.quiet.nowhere"], raising=False)
         with pytest.raises(ModuleNotFoundError, match="nowhere"):
+            Registry().autodiscover()
+
+
+def test_a_single_name_instead_of_a_list_is_an_error(monkeypatch):
+    with installed("quiet"):
+        monkeypatch.setattr(apps.get_app_config("quiet"), "jobchains_modules", "quiet.jobs", raising=False)
+        with pytest.raises(ImproperlyConfigured, match=r"jobchains_modules is a list of names, .* \['quiet\.jobs'\]"):
             Registry().autodiscover()
