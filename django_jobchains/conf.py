@@ -212,7 +212,8 @@ def _check_codec(value: Any) -> None:
 
 
 def _check_notifier(name: str, value: Any) -> None:
-    if not (isinstance(value, Mapping) and isinstance(value.get("OPTIONS", {}), Mapping)):
+    is_dict = isinstance(value, Mapping)
+    if not (is_dict and isinstance(value.get("BACKEND"), str | None) and isinstance(value.get("OPTIONS", {}), Mapping)):
         raise ImproperlyConfigured(
             f"{name} must be {{'BACKEND': dotted path, 'OPTIONS': {{…}}}}, or empty for the database's default, not "
             f"{value!r:.100}."

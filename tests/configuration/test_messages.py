@@ -16,6 +16,7 @@ from django_jobchains.exceptions import InvalidInput, RescheduleJob
 from django_jobchains.handlers.batch import Batch
 from django_jobchains.handlers.running_job import RunningJob
 from django_jobchains.models import Chain, Job
+from django_jobchains.notifications import NullNotifier
 from django_jobchains.processors import JobType, Processors
 from django_jobchains.records.operations import RecordQuerySet
 
@@ -148,10 +149,12 @@ def test_other_annotations_of_the_parameter_are_accepted(annotation):
         ({"NOTIFIER": "redis"}, "JOBCHAINS['NOTIFIER']"),
         ({"NOTIFIER": ["redis"]}, "JOBCHAINS['NOTIFIER']"),
         ({"NOTIFIER": {"OPTIONS": "redis"}}, "JOBCHAINS['NOTIFIER']"),
+        ({"NOTIFIER": {"BACKEND": 5}}, "JOBCHAINS['NOTIFIER']"),
+        ({"NOTIFIER": {"BACKEND": NullNotifier}}, "JOBCHAINS['NOTIFIER']"),
         ({"DATABASES": {"archive": {"NOTIFIER": "redis"}}}, "JOBCHAINS['DATABASES']['archive']['NOTIFIER']"),
     ],
 )
-def test_a_notifier_that_is_not_a_dict_is_reported_by_a_check(settings, registry, processors, setting, name):
+def test_an_invalid_notifier_is_reported_by_a_check(settings, registry, processors, setting, name):
     charge.input_codec.encode(5, InvalidInput)
     processors.schedule("nightly", charge, every="1d", input=5)
     registry.add(processors)
