@@ -65,6 +65,10 @@ from django_jobchains.values import Duration, DurationLike, did_you_mean, second
 class JobchainsError(Exception):
     """The base class of every error that this package raises."""
 
+    def __reduce__(self: Exception) -> tuple[Any, ...]:
+        # By default, a copy is made by calling the class with ``args``, but most classes here take other arguments.
+        return type(self).__new__, (type(self),), {**vars(self), "args": self.args}
+
 
 class RegistryError(JobchainsError):
     """The declaration of a job type or a processor is invalid."""
@@ -419,6 +423,8 @@ class RescheduleJob(Exception):
         self.run_at = run_at
         self.reason = reason
         super().__init__(f"rescheduled to {run_at}" if run_at else f"rescheduled in {delay}")
+
+    __reduce__ = JobchainsError.__reduce__
 
 
 class FailJob(Exception):

@@ -26,6 +26,8 @@ class Requeue(Exception):
         self.after = checked_after(after)
         super().__init__("The record is to be queued again.")
 
+    __reduce__ = JobchainsError.__reduce__
+
 
 class RecordTypeNotFound(RegistryError):
     def __init__(self, name: str) -> None:

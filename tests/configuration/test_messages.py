@@ -1,6 +1,9 @@
 """Error messages that many people meet: each names what was called, what is wrong with it, and what to do instead."""
 
 import asyncio
+import copy
+import inspect
+import pickle
 import re
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,7 +14,7 @@ from django.core.checks import run_checks
 from django.core.exceptions import SynchronousOnlyOperation
 from django.core.management import CommandError, call_command
 
-from django_jobchains import chains, limits, monitoring, queues, records, schedules, testing
+from django_jobchains import chains, exceptions, limits, monitoring, queues, records, schedules, testing
 from django_jobchains.exceptions import InvalidInput, RescheduleJob
 from django_jobchains.handlers.batch import Batch
 from django_jobchains.handlers.running_job import RunningJob
@@ -162,3 +165,32 @@ def test_an_invalid_notifier_is_reported_by_a_check(settings, registry, processo
     [problem] = run_checks(tags=["jobchains"])
     assert problem.id == "jobchains.E001"
     assert problem.msg.startswith(f"{name} must be {{'BACKEND': dotted path, 'OPTIONS': {{…}}}}, or empty for ")
+
+
+ERRORS = [
+    error
+    for module in (exceptions, records)
+    for error in vars(module).values()
+    if isinstance(error, type) and issubclass(error, Exception)
+]
+#: Arguments of errors, by their names. Others may be any text.
+ARGUMENTS = {"ids": ["a"], "references": [("chain", "job")], "seconds": 5, "exitcode": 3, "max_queries": 5}
+
+
+def an_error(kind):
+    if kind is RescheduleJob:
+        return kind(delay=5)
+    _, *parameters = inspect.signature(kind.__init__).parameters.values()
+    required = [each.name for each in parameters if each.default is each.empty and each.kind is not each.VAR_KEYWORD]
+    return kind(*(ARGUMENTS.get(name, name) for name in required))
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+@pytest.mark.parametrize("copied", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))], ids=["copy", "pickle"])
+def test_errors_can_be_copied_and_pickled(kind, copied):
+    """Django's parallel test runner and process pools pass errors to other processes."""
+    error = an_error(kind)
+    error.add_note("a note")
+    back = copied(error)
+    assert type(back) is kind
+    assert (str(back), back.args, vars(back)) == (str(error), error.args, vars(error))
