@@ -4,11 +4,10 @@
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from functools import partial
-from inspect import signature
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Never, Protocol, Union, cast, get_args, get_origin
 
@@ -69,15 +68,7 @@ class PydanticType:
         self._adapter = adapter = TypeAdapter(cast("Any", annotation))
         # The adapter's method also checks options that are not used here. It is needed for types that are built later.
         is_built = isinstance(adapter.validator, SchemaValidator)
-        self._options: dict[str, Any] = {"by_name": True}
-        if "by_name" not in signature(adapter.validate_python).parameters:  # before pydantic 2.11
-            self._options = {}
-            if is_built and (names := ", ".join(_loaded_by_alias(adapter.core_schema))):
-                raise ValueError(
-                    f"these fields are loaded by their aliases only: {names}. Set populate_by_name=True in the "
-                    "configuration of their class, or install pydantic 2.11 or later"
-                )
-        self.load = partial(adapter.validator.validate_python if is_built else adapter.validate_python, **self._options)
+        self.load = partial(adapter.validator.validate_python if is_built else adapter.validate_python, by_name=True)
         self._load_strictly = partial(self.load, strict=True)
         self._dump = partial(adapter.dump_python, mode="json", by_alias=False)
         self.dump = partial(self._dump, warnings="error")
@@ -116,7 +107,7 @@ class PydanticType:
         try:
             self.load(self._dump(value, warnings=False))
             text = self._adapter.dump_json(value, by_alias=False, warnings=False)
-            self._adapter.validate_json(text, strict=True, **self._options)
+            self._adapter.validate_json(text, strict=True, by_name=True)
         except Exception as found:
             return found if number_of_problems(found) else error
         return error
@@ -326,22 +317,6 @@ def _is_json_type(annotation: Any) -> bool:
     if origin is dict and arguments and arguments[0] not in (str, object, Any):  # Keys are strings in JSON.
         return False
     return origin in (dict, list, Union, UnionType) and all(map(_is_json_type, arguments))
-
-
-def _loaded_by_alias(schema: Any, name: str = "", is_loaded_by_name: bool = False) -> Iterator[str]:
-    """Yield the fields in a core schema of pydantic that are loaded by an alias, but not by their names."""
-    if isinstance(schema, list | tuple):
-        schema = dict(enumerate(schema))
-    if not isinstance(schema, dict):
-        return
-    if isinstance(schema.get("type"), str):  # Otherwise, it is a dict of fields, or of options.
-        name = schema.get("name", name)
-        if "config" in schema:
-            is_loaded_by_name = schema["config"].get("populate_by_name", False)
-        if not is_loaded_by_name and schema.get("validation_alias", name) != name:
-            yield name
-    for key, part in schema.items():
-        yield from _loaded_by_alias(part, key, is_loaded_by_name)
 
 
 def _has_float(annotation: Any) -> bool:

@@ -14,7 +14,7 @@ import pytest
 from pydantic.alias_generators import to_camel
 from typing_extensions import TypedDict
 
-from django_jobchains.exceptions import InvalidInput, RegistryError
+from django_jobchains.exceptions import InvalidInput
 from django_jobchains.payloads.types import Codec
 from django_jobchains.processors import JobType
 from django_jobchains.text.errors import describe, traceback_of
@@ -304,13 +304,9 @@ class Serialized(pydantic.BaseModel):
     total: int = pydantic.Field(serialization_alias="sum")
 
 
-#: Before version 2.11, pydantic loads fields by their names only if they have no alias for that.
-HAS_BY_NAME = tuple(map(int, pydantic.VERSION.split(".")[:2])) >= (2, 11)
-ALWAYS_LOADED = [
+WITH_ALIASES = [
     (ByName, {"kind": "a", "title": "b"}, {"type": "a", "name": "b", "config": ""}),
     (Serialized, {"total": 1}, {"total": 1}),
-]
-LOADED_BY_NAME = [
     (Parcel, {"grams": 5}, {"weight": 5}),
     (Label, {"Text": "a"}, {"text": "a"}),
     (
@@ -322,7 +318,7 @@ LOADED_BY_NAME = [
 ]
 
 
-@pytest.mark.parametrize(("annotation", "given", "by_name"), [*ALWAYS_LOADED, *(LOADED_BY_NAME if HAS_BY_NAME else [])])
+@pytest.mark.parametrize(("annotation", "given", "by_name"), WITH_ALIASES)
 def test_fields_with_an_alias_are_stored_by_their_names(annotation, given, by_name):
     value = pydantic.TypeAdapter(annotation).validate_python(given)
     for accepted in (value, given, by_name):
@@ -330,13 +326,6 @@ def test_fields_with_an_alias_are_stored_by_their_names(annotation, given, by_na
         assert json.loads(text) == by_name
         assert read(annotation, text) == value
     assert read(annotation, json.dumps(given)) == value
-
-
-@pytest.mark.skipif(HAS_BY_NAME, reason="This pydantic loads all fields by their names.")
-@pytest.mark.parametrize("annotation", [annotation for annotation, _, _ in LOADED_BY_NAME])
-def test_fields_that_cannot_be_loaded_by_their_names_are_refused(annotation):
-    with pytest.raises(RegistryError, match=r"loaded by their aliases only: .*Set populate_by_name=True"):
-        JobType("typed", output=annotation)
 
 
 @pytest.mark.parametrize(
