@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from django.core.management.color import Style
 
@@ -22,6 +22,8 @@ class TerminalSink:
 
     Events from ``logged_level`` on are left out, because the log writes them to the same terminal.
     """
+
+    takes_many_events = True
 
     def __init__(
         self,
@@ -41,16 +43,18 @@ class TerminalSink:
         self._since_summary = 0
         self._summary_at = time.monotonic()
 
-    def __call__(self, event: Event) -> None:
-        if event.worker != self._worker:
-            return
+    def __call__(self, *events: Event) -> None:
+        """Show events of one kind, of which there may be very many."""
+        own = [event for event in events if event.worker == self._worker]
+        endings = [event.ending for event in own if isinstance(event, AttemptEnded) and event.ending != "abandoned"]
         with self._lock:
-            is_shown = self._verbosity >= event.verbosity and event.level < self._logged_level
-            if is_shown and (line := self._line(event)):
-                paint = getattr(self._style, event.style) if event.style else str
-                self._write(paint(printable(line)))
-            if isinstance(event, AttemptEnded) and event.ending != "abandoned":
-                self._count(event)
+            for event in own:
+                is_shown = self._verbosity >= event.verbosity and event.level < self._logged_level
+                if is_shown and (line := self._line(event)):
+                    paint = getattr(self._style, event.style) if event.style else str
+                    self._write(paint(printable(line)))
+            if endings:
+                self._count(endings)
 
     def _line(self, event: Event) -> str:
         if isinstance(event, WorkerStopped):
@@ -58,9 +62,9 @@ class TerminalSink:
             return f"Stopped: {self._totals() or 'no jobs'}.{abandoned}"
         return redact_event(event).line()
 
-    def _count(self, event: AttemptEnded) -> None:
-        self._counts[event.ending] += 1
-        self._since_summary += 1
+    def _count(self, endings: Collection[str]) -> None:
+        self._counts.update(endings)
+        self._since_summary += len(endings)
         now = time.monotonic()
         if (seconds := now - self._summary_at) >= SUMMARY_SECONDS:
             if self._verbosity:
