@@ -44,9 +44,11 @@ class LimitsCommand(Subcommand):
             raise CommandError(f"'limits {operation}' takes NAME or --queue.", returncode=2)
         if operation == "set" and not {*given} & {"concurrency", "rate"}:
             raise CommandError("'limits set' takes --concurrency or --rate.", returncode=2)
+        if {"queue", "rate"} <= {*given}:
+            raise CommandError("A queue has no rate. Pass --concurrency instead of --rate.", returncode=2)
         try:
             OPERATIONS[operation](call)
-        except (JobchainsError, TypeError, ValueError) as error:
+        except (JobchainsError, ValueError) as error:
             raise CommandError(str(error)) from error
 
 

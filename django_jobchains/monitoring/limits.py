@@ -132,9 +132,9 @@ class _Reader:
             record_types=limit.record_types,
             has_keys=limit.has_keys,
             declared_concurrency=concurrency,
-            concurrency=concurrency if override.concurrency is None else override.concurrency,
+            concurrency=_in_effect(concurrency, override.concurrency),
             declared_rate=rate,
-            rate=rate if override.rate is None else override.rate,
+            rate=_in_effect(rate, override.rate),
             rate_seconds=limit.rate.seconds if limit.rate else None,
             is_overridden=name in self._overrides,
             running=jobs + sum(kind.processing for kind in records),
@@ -217,3 +217,8 @@ class _Reader:
                     counts = self._store.records.count_by_state(table, select, COUNT_TO, kind.retry_seconds)
                     found[f"{name}{SEPARATOR}{key}"] += counts.due
         return found
+
+
+def _in_effect(declared: int | None, override: int | None) -> int | None:
+    """Return the number that is in effect. Without a declared number, an override has no effect."""
+    return declared if declared is None or override is None else override

@@ -69,6 +69,13 @@ def test_the_list_shows_what_is_declared_in_effect_running_and_waiting(superuser
     assert "Limits" in page(superuser, "/admin/")
 
 
+def test_an_overridden_rate_that_the_code_no_longer_declares_is_not_shown(superuser, sync, store):
+    store.queues.override("gateway", Override(rate=7))
+    store.queues.override("crm.old", Override(rate=7))
+    for url in (LIST, f"{ONE}gateway", f"{ONE}crm.old"):
+        assert "7 in" not in page(superuser, url)
+
+
 def test_without_limits_the_list_says_so(superuser, monkeypatch):
     monkeypatch.setattr(get_registry(), "slices", [])
     assert "No type declares a limit, and no queue has one." in page(superuser, LIST)

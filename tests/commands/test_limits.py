@@ -4,6 +4,7 @@ import pytest
 
 from django_jobchains import limits
 from django_jobchains.processors import Concurrency, Rate
+from django_jobchains.store.queues import Override
 from django_jobchains.testing import run_due_jobs
 
 pytestmark = pytest.mark.django_db
@@ -29,6 +30,12 @@ def test_keys_that_wait_for_their_rate(run, processors):
     send.enqueue("acme")
     run_due_jobs()
     assert "acme (0, next in " in run("limits").lines[1]
+
+
+def test_an_overridden_rate_that_the_code_no_longer_declares(run, processors, store):
+    processors.register("limits.sync", concurrency=Concurrency(2))(lambda job: None)
+    store.queues.override("limits.sync", Override(rate=5))
+    assert run("limits").lines[1].split() == ["limits.sync", "type", "0", "2", "0"]
 
 
 @pytest.mark.usefixtures("_limits")
@@ -57,6 +64,7 @@ class TestOperations:
             (["set", "limits.snyc", "--concurrency", "1"], 1, "Did you mean 'limits.sync'?"),
             (["set", "gateway", "--rate", "1"], 1, "'gateway' does not declare rate="),
             (["set", "gateway", "--concurrency", "-1"], 1, "concurrency=-1 is not a whole number from 0"),
+            (["set", "--queue", "mail", "--rate", "1"], 2, "A queue has no rate. Pass --concurrency"),
             (["set", "gateway"], 2, "'limits set' takes --concurrency or --rate."),
             (["reset"], 2, "'limits reset' takes NAME or --queue."),
             (["reset", "gateway", "--rate", "1"], 2, "'limits reset' takes NAME or --queue, and nothing else."),

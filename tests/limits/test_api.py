@@ -298,7 +298,18 @@ def test_an_override_of_a_limit_that_no_code_declares_is_harmless_and_shown(regi
     register()
     store.queues.override("limits.old", Override(0))
     old, sync = limits.list()
-    assert (old.name, old.is_declared, old.is_overridden, old.concurrency) == ("limits.old", False, True, 0)
+    assert (old.name, old.is_declared, old.is_overridden, old.concurrency) == ("limits.old", False, True, None)
     assert (sync.is_declared, sync.concurrency) == (True, 2)
     limits.reset("limits.old")
     assert [limit.name for limit in limits.list()] == ["limits.sync"]
+
+
+@pytest.mark.parametrize("part", ["concurrency", "rate"])
+def test_an_override_of_a_number_that_the_code_does_not_declare_has_no_effect(processors, store, part):
+    declared = {"concurrency": Concurrency(2), "rate": Rate(100, 60)}
+    del declared[part]
+    processors.register("limits.sync", **declared)(lambda job: None)
+    store.queues.override("limits.sync", Override(1, 1))
+    [limit] = limits.list()
+    assert limit.is_overridden
+    assert {"concurrency": limit.concurrency, "rate": limit.rate} == {"concurrency": 1, "rate": 1, part: None}
