@@ -13,6 +13,7 @@ from django.db import Error as DatabaseError
 
 from django_jobchains.cli import converters
 from django_jobchains.cli.screen import counted, database_message
+from django_jobchains.cli.status import text_of
 from django_jobchains.cli.subcommand import Invocation, Subcommand
 from django_jobchains.models import Schedule
 from django_jobchains.monitoring import QueueFacts, RecordFacts, overview, record_overview
@@ -140,16 +141,16 @@ def _report(found: Found | None, problems: Sequence[CodeAndText], call: Invocati
         screen.json(
             {
                 "healthy": not problems,
-                "problems": [{"code": code, "text": text} for code, text in problems],
                 "workers": found and found.workers,
                 "backlog": found and found.backlog,
                 "oldest_due_age_seconds": found and max(found.oldest_due.values()),
                 "paused": found and found.paused,
-            }
+            },
+            problems=[{"code": code, "text": text} for code, text in problems],
         )
         return
     for _, text in problems:
-        screen.line(text, "error")
+        screen.sentence(text, "error")
     if found and not problems:
         screen.line(f"Healthy: {counted(found.workers, 'worker')}, {found.due} due.", "success")
 
@@ -165,15 +166,15 @@ def _problems(found: Found, call: Invocation) -> Iterator[CodeAndText]:
     if call["max_backlog"] is not None and found.backlog > call["max_backlog"]:
         yield ("backlog", f"{found.due} due, more than {number(call['max_backlog'])}.")
     if call["alerts"]:
-        yield from (("alert", alert.text) for alert in summarized(found.alerts, MAX_LISTED))
+        yield from (("alert", text_of(alert)) for alert in summarized(found.alerts, MAX_LISTED))
         return
     for kind in found.records:
         if problem := problem_of_records(kind):
-            yield ("records", problem.text)
+            yield ("records", text_of(problem))
     # Code without a schedule orphans it, and a probe must not end processes because of that.
     failing = (problem for problem in problems_of_schedules(found.schedules) if problem.kind.is_error)
     for problem in summarized(failing, MAX_LISTED):
-        yield ("schedules", problem.text)
+        yield ("schedules", text_of(problem))
 
 
 @contextmanager

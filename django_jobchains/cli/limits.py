@@ -14,6 +14,7 @@ from django_jobchains.exceptions import JobchainsError
 from django_jobchains.limits import KeyFacts, LimitFacts
 from django_jobchains.monitoring.limits import COUNT_TO
 from django_jobchains.text.humanize import number, span
+from django_jobchains.text.redaction import redacted_text
 
 
 class LimitsCommand(Subcommand):
@@ -93,7 +94,8 @@ def _changed(call: Invocation, numbers: dict[str, int]) -> None:
         return
     shown = ", ".join(f"{name} {value}" for name, value in numbers.items()) or "reset"
     [(kind, name)] = target.items()
-    call.screen.line(f"{'queue ' if kind == 'queue' else ''}{name}: {shown}.", "success")
+    prefix = "queue " if kind == "queue" else ""
+    call.screen.sentence(f"{prefix}{redacted_text(name)}: {shown}.", "success")
 
 
 def _concurrency(row: LimitFacts) -> Cell:

@@ -12,6 +12,7 @@ from django_jobchains.cli.subcommand import Invocation, Subcommand
 from django_jobchains.conf import get_settings
 from django_jobchains.declare.registry import get_registry
 from django_jobchains.monitoring import overview
+from django_jobchains.text.redaction import redacted_text
 from django_jobchains.values import did_you_mean
 
 
@@ -92,4 +93,4 @@ class LimitCommand(Subcommand):
             call.screen.json({"queue": call["queue"], "slot_limit": call["slots"]})
             return
         limit = "no limit" if call["slots"] is None else f"at most {call['slots']} at once"
-        call.screen.line(f"{call['queue']}: {limit}.", "success")
+        call.screen.sentence(f"{redacted_text(call['queue'])}: {limit}.", "success")

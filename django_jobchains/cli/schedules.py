@@ -13,6 +13,7 @@ from django_jobchains.cli.subcommand import Invocation, Subcommand
 from django_jobchains.exceptions import JobchainsError
 from django_jobchains.models import Schedule
 from django_jobchains.text.humanize import span
+from django_jobchains.text.redaction import redacted_text
 
 
 class SchedulesCommand(Subcommand):
@@ -68,7 +69,7 @@ def _show(call: Invocation, names: Sequence[str]) -> None:
     if call.screen.is_json:
         call.screen.json(facts)
         return
-    call.screen.heading(f"{row.name}: {row.type_name}")
+    call.screen.sentence(f"{redacted_text(row.name)}: {redacted_text(row.type_name)}", "heading")
     call.screen.line(f"{row.state} · {_rule(row)}", _style(row), begin="  ")
     for name in ("input", *_DETAILS, "next_ticks"):
         # The next ticks include it.

@@ -1,7 +1,7 @@
 """The output of a subcommand: lines and tables for people, or JSON for programs.
 
 On a terminal, rich (the extra ``cli``) colors them and cuts them to the width. Otherwise, they are plain text that is
-not cut. Every text is redacted here, and its control characters are replaced.
+not cut. Every text is redacted here, except in sentences, and its control characters are replaced.
 """
 
 import io
@@ -96,9 +96,13 @@ class Screen:
     def is_json(self) -> bool:
         return self.form == "json"
 
-    def json(self, value: Any) -> None:
-        """Write JSON, redacted, in ASCII: control characters in the data must not reach a terminal."""
-        self.out.write(json.dumps(redacted(value), default=as_json, indent=2 if self.out.isatty() else None))
+    def json(self, value: Any, **sentences: Any) -> None:
+        """Write JSON, redacted, in ASCII: control characters in the data must not reach a terminal.
+
+        ``sentences``: further members, which are not redacted. See ``sentence``.
+        """
+        shown = {**redacted(value), **sentences} if sentences else redacted(value)
+        self.out.write(json.dumps(shown, default=as_json, indent=2 if self.out.isatty() else None))
 
     def heading(self, text: str) -> None:
         self.line(text, "heading")
@@ -106,6 +110,13 @@ class Screen:
     def line(self, text: str = "", style: str = "", *, begin: str = "") -> None:
         """Write a line, redacted and cut to the width; ``begin`` has no style."""
         self._write([Cell(_safe(begin)), Cell(_safe(text), style)])
+
+    def sentence(self, text: str, style: str = "", *, begin: str = "") -> None:
+        """Write a line whose names the caller has redacted one by one, because the whole is not a name and its value.
+
+        The number in ``token-mails: at most 3 at once`` is not a secret.
+        """
+        self._write([Cell(begin), Cell(printable(text), style)])
 
     def lines(self, text: str, begin: str = "") -> None:
         """Write every line of a text, redacted but not cut."""

@@ -1,7 +1,7 @@
 """``status``: shows workers, queues, types, records, failures and problems. ``top`` and ``queues`` share its tables."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 from django_jobchains.cli.screen import Cell, Column, counted, first_line, status_cell
@@ -21,8 +21,9 @@ from django_jobchains.monitoring import (
     throughput,
 )
 from django_jobchains.monitoring.facts import troubled_schedules
-from django_jobchains.monitoring.problems import find_problems
+from django_jobchains.monitoring.problems import Problem, find_problems
 from django_jobchains.text.humanize import age, ago, memory, number
+from django_jobchains.text.redaction import redacted_text
 
 
 class Section(NamedTuple):
@@ -41,13 +42,13 @@ class StatusCommand(Subcommand):
     def run(self, call: Invocation) -> None:
         found, attempts, records = overview(call.using), throughput(call.using), record_overview(call.using)
         schedules = troubled_schedules(Schedule.objects.using(call.using))
-        problems = [problem.text for problem in find_problems(found, records, schedules=schedules)]
+        problems = [text_of(problem) for problem in find_problems(found, records, schedules=schedules)]
         if not found.is_complete:
             problems.append("There are more queues and types than are shown.")
         screen = call.screen
         if screen.is_json:
-            more = {"due": found.due, "throughput": throughput_json(attempts), "warnings": problems}
-            screen.json({**asdict(found), **more, "records": [asdict(kind) for kind in records]})
+            more = {"due": found.due, "throughput": throughput_json(attempts)}
+            screen.json({**asdict(found), **more, "records": [asdict(kind) for kind in records]}, warnings=problems)
             return
         for index, section in enumerate(_sections(found, records)):
             screen.line() if index else None
@@ -60,7 +61,12 @@ class StatusCommand(Subcommand):
         screen.line(throughput_line(attempts))
         for index, problem in enumerate(problems):
             screen.line() if not index else None
-            screen.line(problem, "warning", begin="! ")
+            screen.sentence(problem, "warning", begin="! ")
+
+
+def text_of(problem: Problem) -> str:
+    """Return the sentence about a problem, with redacted names."""
+    return replace(problem, subject=redacted_text(problem.subject), detail=redacted_text(problem.detail)).text
 
 
 def _sections(found: Overview, records: Sequence[RecordFacts]) -> Iterator[Section]:

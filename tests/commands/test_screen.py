@@ -1,6 +1,7 @@
 """Lines, tables and progress bars, with and without rich; durations."""
 
 import io
+import json
 import sys
 
 import pytest
@@ -9,6 +10,7 @@ from django.core.management.base import OutputWrapper
 from django_jobchains.cli import screen
 from django_jobchains.cli.screen import Cell, Column, Screen, shortened
 from django_jobchains.text.humanize import age, span
+from django_jobchains.text.redaction import MASK
 
 COLUMNS = (
     Column("ID", lambda row: row[0]),
@@ -86,9 +88,17 @@ def test_every_text_is_redacted_and_without_control_characters_or_markup(any_wid
     assert written(lambda screen: screen.heading(text), any_width) == [shown]
     assert written(lambda screen: screen.lines(text), any_width) == [shown]
     assert lines(any_width, [[text, "", "", ""]])[1] == shown
-    [json] = written(lambda screen: screen.json({"x": text}), any_width)
-    assert "hunter2" not in json
-    assert "\x1b" not in json
+    [shown] = written(lambda screen: screen.json({"x": text}), any_width)
+    assert "hunter2" not in shown
+    assert "\x1b" not in shown
+
+
+def test_sentences_are_not_redacted_as_names_with_values(any_width):
+    text = "token-mails: at most 3 \x1b at once."
+    shown = "token-mails: at most 3   at once."
+    assert written(lambda screen: screen.sentence(text, begin="! "), any_width) == [f"! {shown}"]
+    [shown] = written(lambda screen: screen.json({"token": "hunter2"}, text=text), any_width)
+    assert json.loads(shown) == {"token": MASK, "text": text}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from django.core.management import call_command
 from django.db import OperationalError, ProgrammingError, connection
 
-from django_jobchains import queues
+from django_jobchains import queues, schedules
 from django_jobchains.chains import enqueue
 from django_jobchains.cli import status, top
 from django_jobchains.models import Job, QueueState
@@ -211,6 +211,35 @@ def test_a_limit_is_set_and_removed(run):
     assert "  at most 2 at once  " in run("queues").out
     assert run("limit", "mail", "none").out == "mail: no limit.\n"
     assert queues.states() == []
+
+
+@pytest.mark.parametrize(("name", "shown"), [("token-mails", "token-mails"), ("password=hunter2", "password=********")])
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("limit {} 2", "{}: at most 2 at once."),
+        ("limits set --queue {} --concurrency 2", "queue {}: concurrency 2."),
+        ("limits reset --queue {}", "queue {}: reset."),
+        ("schedules show {}", "{}: {}"),
+        ("status", "! No worker processes type {}: 1 job has been due for 2 min."),
+        ("health --alerts", "No worker processes type {}: 1 job has been due for 2 min."),
+    ],
+)
+def test_a_name_with_a_sensitive_word_does_not_mask_the_sentence_about_it(
+    run, store, registry, clock, name, shown, words, line
+):
+    registry.add(part := Processors())
+    job_type = part.register(name)(lambda job: None)
+    schedules.create(name, job_type, every=300)
+    job_type.enqueue(queue=name)
+    clock.advance(125)
+    worker(store)
+    done, line = run(*words.format(name).split()), line.format(*[shown] * 2)
+    assert line in done.lines
+    if words in ("status", "health --alerts"):
+        found = run(*words.split(), "--format", "json").json
+        texts = found.get("warnings") or [problem["text"] for problem in found["problems"]]
+        assert line.removeprefix("! ") in texts
 
 
 # Top
