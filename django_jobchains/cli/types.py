@@ -1,6 +1,5 @@
 """``types``: shows the settings of each job type and record worker, and where they come from."""
 
-import inspect
 import math
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Sequence
@@ -149,18 +148,18 @@ def _source(name: str, value: Any, part: Processors) -> str:
 
 
 def _plain(value: Any) -> Any:
+    if callable(value):
+        return _name(value)
     if isinstance(value, Retention):
         return {**asdict(value), **{status: value.seconds(status) for status in sorted(FINAL)}}
     if isinstance(value, Isolation):
         return {"level": value.level, **{name: _plain(option) for name, option in value.options.items()}}
-    if is_dataclass(value) and not isinstance(value, type):
-        return {name: _plain(part) for name, part in asdict(value).items()}
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if value == math.inf:  # JSON has no infinity
         return None
-    if inspect.isroutine(value):
-        return _name(value)
     if isinstance(value, tuple):
-        return [_name(part if hasattr(part, "__qualname__") else type(part)) for part in value]
+        return list(map(_name, value))
     return value
 
 
@@ -181,8 +180,9 @@ def _payload(codec: Codec) -> str:
 
 
 def _name(value: Any) -> str:
-    name = getattr(value, "__qualname__", None)
-    return f"{value.__module__}.{name}" if name and value.__module__ != "builtins" else name or repr(value)
+    """Return the name of a function or class, or of the class of another object."""
+    named = value if hasattr(value, "__qualname__") else type(value)
+    return named.__qualname__ if named.__module__ == "builtins" else f"{named.__module__}.{named.__qualname__}"
 
 
 def record_json(kind: RecordType) -> dict[str, Any]:

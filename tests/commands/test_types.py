@@ -1,6 +1,7 @@
 """``types``: every job type with its settings, and where each is set."""
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 import pytest
@@ -116,6 +117,25 @@ def test_required_blockers_are_in_their_declared_order_and_payload_types_have_na
     out = run("types", "shop.pay").out
     assert "waits for shop.ship, shop.charge, shop.ship" in out
     assert "Money → any JSON" in out
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A callable object."""
+
+    seconds: float = 5
+
+    def __call__(self, *given):
+        return self.seconds
+
+
+@pytest.mark.parametrize(("value", "name"), [(Fixed(), f"{__name__}.Fixed"), (partial(max, 1), "functools.partial")])
+def test_callable_objects_are_shown_by_name(run, registry, value, name):
+    registry.add(part := Processors())
+    part.register("shop.fixed", backoff=value, concurrency=Concurrency(2, key=value))(lambda job: None)
+    found = settings_of(run, "shop.fixed")
+    assert (found["backoff"][0], found["concurrency"][0]["key"]) == (name, name)
+    assert f"2 of each {name}" in run("types", "shop.fixed").out
 
 
 def test_limits_have_their_sources(run, registry):
