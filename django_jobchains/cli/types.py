@@ -70,7 +70,7 @@ class TypesCommand(Subcommand):
 
     def run(self, call: Invocation) -> None:
         registry = get_registry()
-        registry.add_tasks(get_store().task_names.read)
+        registry.add_tasks(get_store(call.using).task_names.read)
         patterns = call["pattern"] or ["*"]
         names = sorted(name for name in registry.job_types() if _matches(name, patterns))
         records = [record_json(kind) for kind in registry.record_types() if _matches(kind.name, patterns)]

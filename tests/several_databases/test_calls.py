@@ -9,8 +9,10 @@ from django.core.management import call_command
 
 from django_jobchains import chains, limits, queues, testing
 from django_jobchains.db.ids import new_id
+from django_jobchains.declare import registry as registries
+from django_jobchains.models import TaskName
 from django_jobchains.monitoring import overview
-from django_jobchains.processors import FailJob, Processors, get_registry
+from django_jobchains.processors import FailJob, JobType, Processors, get_registry
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 
@@ -116,6 +118,17 @@ def test_read_depends_only_on_its_database(ids, other, name):
         except chains.ChainTimeout as error:
             results.append(str(error))
     assert results[0] != results[1]
+
+
+def test_the_list_of_types_has_the_tasks_of_its_database(other, registry, monkeypatch):
+    found = []
+    monkeypatch.setattr(registries, "load_task", lambda registry, name: found.append(name))
+    TaskName.objects.using("default").create(name="shop.one")
+    TaskName.objects.using(other).create(name="shop.two")
+    registry.declared[READY] = JobType(READY)
+    for using in ("default", other):
+        command("types", database=using)
+    assert found == ["shop.one", "shop.two"]
 
 
 def test_each_database_has_its_own_test_clock(ids, other):
