@@ -137,7 +137,7 @@ class ChainCommand(Subcommand):
         in_batches(targets, self.participle, call.screen, change)
         self._report(len(targets), changed, call)
 
-    def _change(self, batch: Sequence[Target], call: Invocation, before: int, **options: Any) -> set[UUID]:
+    def _change(self, batch: Sequence[Target], call: Invocation, before: int = 0, **options: Any) -> set[UUID]:
         try:
             return type(self).change([target.given for target in batch], using=call.using, **options)
         except JobchainsError as error:
@@ -168,7 +168,7 @@ class CancelCommand(ChainCommand):
 
 class RunNowCommand(ChainCommand):
     name = "run-now"
-    help = "makes jobs due that are scheduled or waiting for their backoff"
+    help = "makes jobs due that are scheduled or waiting for their backoff, all or nothing"
     participle = "made due"
     reason = "only pending jobs can be made due"
 
@@ -176,6 +176,11 @@ class RunNowCommand(ChainCommand):
     def change(ids: Sequence[UUID], using: str) -> set[UUID]:
         chains.run_now(ids, using=using)
         return set(ids)
+
+    def run(self, call: Invocation) -> None:
+        """Make all jobs due in one call: all or nothing."""
+        targets = find_targets(converters.all_ids(call["ids"]), call.using)
+        self._report(len(targets), self._change(targets, call), call)
 
 
 class DeleteCommand(ChainCommand):
@@ -199,7 +204,7 @@ class DeleteCommand(ChainCommand):
                 raise CommandError(
                     f"{target.given} is a later step of chain {target.chain_id}. To delete the chain, give its id."
                 )
-        self._report(len(targets), self._change(targets, call, 0, cascade=call["cascade"]), call)
+        self._report(len(targets), self._change(targets, call, cascade=call["cascade"]), call)
 
 
 class CompleteCommand(Subcommand):

@@ -8,7 +8,7 @@ from django_jobchains.chains import Chain, enqueue
 from django_jobchains.cli import subcommand
 from django_jobchains.db.ids import new_id
 from django_jobchains.models import Job
-from tests.support.chains import STATES, cancelled, completed, failed, go_on, mail, pending, ship
+from tests.support.chains import STATES, cancelled, completed, failed, go_on, mail, pending, scheduled, ship
 
 pytestmark = pytest.mark.django_db
 
@@ -130,6 +130,18 @@ def test_many_ids_are_changed_in_batches(run, store, monkeypatch):
     done = run("cancel", "-", "--format", "json", stdin="\n".join(str(chain.id) for chain in made))
     assert len(done.json["cancelled"]) == done.json["asked"] == 35
     assert set(map(status, made)) == {"cancelled"}
+
+
+@pytest.mark.parametrize("verb", ["run-now", "delete"])
+def test_some_verbs_change_all_or_nothing(run, store, monkeypatch, verb):
+    monkeypatch.setattr(subcommand, "BATCH_SIZE", 1)
+    made = [scheduled(store), scheduled(store), cancelled(store)]
+    if verb == "delete":
+        mail.enqueue(blockers=made[1:2])
+    run_at = set(Job.objects.values_list("id", "run_at"))
+    done = run(verb, *[chain.id for chain in made])
+    assert (done.code, set(Job.objects.values_list("id", "run_at"))) == (1, run_at)
+    assert "before this error" not in done.error
 
 
 def test_run_now_of_a_failed_job_names_the_remedy(run, store):
