@@ -64,8 +64,8 @@ def _list(call: Invocation, names: Sequence[str]) -> None:
 
 def _show(call: Invocation, names: Sequence[str]) -> None:
     row = schedules.get(names[0], using=call.using)
-    ticks = [tick.isoformat() for tick in schedules.next_ticks(names[0], using=call.using)]
-    facts = {**_json(row, call), "input": row.input, "next_ticks": ticks}
+    ticks = schedules.next_ticks(names[0], using=call.using)
+    facts = {**_json(row, call), "input": row.input, "next_ticks": list(map(call.screen.times.iso, ticks))}
     if call.screen.is_json:
         call.screen.json(facts)
         return
@@ -74,7 +74,7 @@ def _show(call: Invocation, names: Sequence[str]) -> None:
     for name in ("input", *_DETAILS, "next_ticks"):
         # The next ticks include it.
         if facts[name] not in (None, []) and name != "next_tick_at":
-            value = ", ".join(ticks) if name == "next_ticks" else facts[name]
+            value = ", ".join(tick.isoformat() for tick in ticks) if name == "next_ticks" else facts[name]
             text = value if isinstance(value, str) else shortened(value)
             call.screen.line(f"{name.replace('_', ' '):<15}{text}", begin="  ")
 
@@ -100,7 +100,7 @@ def _run_now(call: Invocation, names: Sequence[str]) -> None:
 def _next(call: Invocation, names: Sequence[str]) -> None:
     ticks = schedules.next_ticks(names[0], call["count"], using=call.using)
     if call.screen.is_json:
-        call.screen.json({"next_ticks": [tick.isoformat() for tick in ticks]})
+        call.screen.json({"next_ticks": list(map(call.screen.times.iso, ticks))})
         return
     for tick in ticks:
         call.screen.line(f"{tick.isoformat(sep=' ')}  {call.screen.times.ago(tick)}")

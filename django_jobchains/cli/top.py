@@ -83,7 +83,7 @@ def _show(found: Snapshot, screen: Screen) -> None:
         attempts = throughput_json(found.throughput)
         records = [asdict(kind) for kind in found.records]
         screen.json(
-            {"overview": found.overview.as_json(), "throughput": attempts, "running": running, "records": records}
+            {"overview": asdict(found.overview), "throughput": attempts, "running": running, "records": records}
         )
         return
     alive, due = counted(len(found.overview.alive), "worker"), counted(found.overview.due, "job")

@@ -39,7 +39,8 @@ class TestOperations:
         assert "'x'" not in lines[2]
         assert lines[-1].split()[:2] == ["next", "ticks"]
         assert not [line for line in lines if line.split()[:2] == ["next", "tick"]]
-        assert len(run("schedules", "show", "nightly", "--format", "json").json["next_ticks"]) == 5
+        shown = run("schedules", "show", "nightly", "--format", "json").json
+        assert (len(shown["next_ticks"]), shown["next_ticks"][0]) == (5, shown["next_tick_at"])
 
     def test_pause_and_resume(self, run):
         assert run("schedules", "pause", "often", "nightly").lines == ["often, nightly paused."]
@@ -54,7 +55,8 @@ class TestOperations:
         lines = run("schedules", "next", "often", "--count", "2").lines
         assert len(lines) == 2
         assert lines[0].endswith("in 4 min")
-        assert len(run("schedules", "next", "nightly", "--format", "json").json["next_ticks"]) == 5
+        ticks = run("schedules", "next", "nightly", "--format", "json").json["next_ticks"]
+        assert [tick[-1] for tick in ticks] == ["Z"] * 5
 
     @pytest.mark.parametrize(
         ("words", "code", "error"),
