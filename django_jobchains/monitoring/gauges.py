@@ -5,15 +5,19 @@ from collections.abc import Iterable, Iterator
 from django_jobchains.db.connections import close_thread_connections
 from django_jobchains.monitoring.facts import Overview, RecordFacts, overview, record_overview
 from django_jobchains.monitoring.limits import LimitFacts, limit_facts
+from django_jobchains.store import get_store
 from django_jobchains.telemetry import names
 from django_jobchains.telemetry.probes import Measurement
 
 
 def measurements(using: str | None) -> list[Measurement]:
-    """Return the values of the gauges about a database. Closes the connections of the thread."""
+    """Return the values of the gauges about a database, each with its alias. Closes the connections of the thread."""
+    alias = get_store(using).using
     try:
-        jobs = _of_jobs(overview(using), record_overview(using))
-        return [*jobs, *(measurement for limit in limit_facts(using) for measurement in _of_limit(limit))]
+        found = list(_of_jobs(overview(using), record_overview(using)))
+        for limit in limit_facts(using):
+            found += _of_limit(limit)
+        return [each._replace(values=(*each.values, alias)) for each in found]
     finally:
         close_thread_connections()
 

@@ -39,6 +39,7 @@ REQUESTED_LEVEL = "jobchains.isolation.requested"
 ACTUAL_LEVEL = "jobchains.isolation.actual"
 THREAD = "jobchains.thread.name"
 PROCESS_OUTCOME = "jobchains.process.outcome"
+DATABASE = "jobchains.database.alias"
 
 #: The field or property of an event that has the value of an attribute, for counters of events.
 EVENT_FIELDS = {
@@ -81,6 +82,11 @@ def _up_down_counter(name: str, unit: str, description: str, *attributes: str) -
 
 def _gauge(name: str, unit: str, description: str, *attributes: str) -> MetricName:
     return MetricName(name, "gauge", unit, description, attributes)
+
+
+def _db_gauge(name: str, unit: str, description: str, *attributes: str) -> MetricName:
+    """Return a gauge about a database. Its last attribute is the alias."""
+    return _gauge(name, unit, description, *attributes, DATABASE)
 
 
 def _histogram(name: str, description: str, *attributes: str) -> MetricName:
@@ -232,19 +238,21 @@ POOL_WAITING = _up_down_counter(
 POOL_MEMORY = _up_down_counter(
     "jobchains.pool.memory", "By", "Resident memory of child processes", POOL_LEVEL, POOL_KEY
 )
-QUEUE_JOBS = _gauge("jobchains.queue.jobs", "{job}", "Jobs that have not ended, up to a maximum", QUEUE, JOB_STATUS)
-OLDEST_DUE = _gauge("jobchains.queue.oldest_due.age", "s", "How long the oldest due job has been waiting", QUEUE)
-QUEUE_RECORDS = _gauge(
+QUEUE_JOBS = _db_gauge("jobchains.queue.jobs", "{job}", "Jobs that have not ended, up to a maximum", QUEUE, JOB_STATUS)
+OLDEST_DUE = _db_gauge("jobchains.queue.oldest_due.age", "s", "How long the oldest due job has been waiting", QUEUE)
+QUEUE_RECORDS = _db_gauge(
     "jobchains.queue.records", "{record}", "Records by their state, up to a maximum", QUEUE, JOB_TYPE, JOB_STATUS
 )
-OLDEST_RECORD = _gauge(
+OLDEST_RECORD = _db_gauge(
     "jobchains.queue.oldest_record.age", "s", "How long the oldest due record has been waiting", QUEUE, JOB_TYPE
 )
-LIMIT_RUNNING = _gauge("jobchains.limit.running", "{job}", "Running jobs that count towards a limit", LIMIT_KIND, LIMIT)
-LIMIT_WAITING = _gauge(
+LIMIT_RUNNING = _db_gauge(
+    "jobchains.limit.running", "{job}", "Running jobs that count towards a limit", LIMIT_KIND, LIMIT
+)
+LIMIT_WAITING = _db_gauge(
     "jobchains.limit.waiting", "{job}", "Due jobs of limited types and queues, up to a maximum", LIMIT_KIND, LIMIT
 )
-LIMIT_CONCURRENCY = _gauge(
+LIMIT_CONCURRENCY = _db_gauge(
     "jobchains.limit.concurrency",
     "{job}",
     "Jobs that a limit allows to run at the same time. If the limit has keys, for each key",
@@ -259,7 +267,7 @@ STRANDED = _gauge(
 NOTIFIER_CONNECTED = _gauge(
     "jobchains.notifier.connected", "1", "1 while wake-ups can arrive, 0 while workers poll", BACKEND
 )
-OLDEST_TRANSACTION = _gauge(
+OLDEST_TRANSACTION = _db_gauge(
     "jobchains.database.oldest_transaction.age", "s", "Age of the database's oldest open transaction"
 )
 

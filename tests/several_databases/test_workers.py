@@ -93,15 +93,19 @@ def is_idle_since(queried_at):
 def test_gauges_are_about_the_databases_of_the_workers(other, recorded, start_worker, processors):
     def scheduled():
         found = recorded.values("jobchains.queue.jobs")
-        return [count for attributes, count in found if attributes["jobchains.job.status"] == "scheduled"]
+        return {
+            attributes["jobchains.database.alias"]: count
+            for attributes, count in found
+            if attributes["jobchains.job.status"] == "scheduled"
+        }
 
     later = processors.register("work.later")(lambda job: None)
     for using, count in (("default", 1), (other, 3)):
         chains.enqueue_many([later.item(delay=600) for _ in range(count)], using=using)
     start_worker(using=other)
-    until(lambda: scheduled() == [3])
+    until(lambda: scheduled() == {other: 3})
     start_worker()
-    until(lambda: scheduled() == [4])
+    until(lambda: scheduled() == {"default": 1, other: 3})
 
 
 def test_cancellation_applies_to_one_database(other, start_worker, processors):

@@ -137,6 +137,7 @@ ATTRIBUTES = {
     names.POOL_STATE: "`idle` or `busy`",
     names.REQUESTED_LEVEL: "The isolation of the job types",
     names.ACTUAL_LEVEL: "The isolation with which their attempts run",
+    names.DATABASE: "The alias of the database that the gauge is about",
     names.THREAD: "The name of a worker's thread, such as `claim-loop`",
     names.PROCESS_OUTCOME: "`exited`, `failed` (by its exit code), `killed`, `not_started` or `not_replaced`",
 }

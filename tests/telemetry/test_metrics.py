@@ -29,7 +29,7 @@ from tests.telemetry.test_events import COUNTED, A
 pytestmark = committed
 
 HOUR = timedelta(hours=1)
-MEASUREMENT = probes.Measurement(names.OLDEST_TRANSACTION, (), 1.0)
+MEASUREMENT = probes.Measurement(names.OLDEST_TRANSACTION, ("default",), 1.0)
 DATA = {"counter": "Sum", "updowncounter": "Sum", "gauge": "Gauge", "histogram": "Histogram"}
 #: SQLite does not report the oldest transaction.
 UNKNOWN = {names.OLDEST_TRANSACTION} if connection.vendor == "sqlite" else set()
@@ -262,7 +262,7 @@ def test_gauges_about_queues_come_from_workers_and_from_processes_that_register_
         gauges.close()
     found = {attributes[names.JOB_STATUS]: value for attributes, value in figures}
     assert found == {"due": 1, "scheduled": 1, "blocked": 0, "running": 0}
-    assert (attributes, age > 0) == ({QUEUE: "parcels"}, True)
+    assert (attributes, age > 0) == ({QUEUE: "parcels", names.DATABASE: "default"}, True)
     assert recorded.values("jobchains.queue.jobs") == []
 
 
@@ -287,7 +287,7 @@ def test_gauges_show_the_records_of_each_worker_and_their_age(recorded, processo
             cursor.execute("ALTER TABLE not_migrated RENAME TO records_export")
     found = {each.pop(names.JOB_STATUS): value for each, value in figures}
     assert found == {"due": 2, "queued": 4, "processing": 1, "errored": 2, "failed": 2}
-    assert attributes == figures[0][0] == {QUEUE: "files", TYPE: "records.upload"}
+    assert attributes == figures[0][0] == {QUEUE: "files", TYPE: "records.upload", names.DATABASE: "default"}
     assert HOUR.total_seconds() <= age < 2 * HOUR.total_seconds()
 
 

@@ -102,11 +102,11 @@ def test_the_processes_of_a_supervisor_are_merged_and_those_that_ended_still_cou
     assert "Traceback" not in process.output
 
 
-def exposition(count, jobs, slots):
+def exposition(count, jobs, slots, database="default"):
     return f"""# TYPE jobchains_attempt_ended counter
 jobchains_attempt_ended_total{{jobchains_job_outcome="completed"}} {count}
 # TYPE jobchains_queue_jobs gauge
-jobchains_queue_jobs{{messaging_destination_name="default"}} {jobs}
+jobchains_queue_jobs{{messaging_destination_name="default",jobchains_database_alias="{database}"}} {jobs}
 # TYPE jobchains_worker_slots gauge
 jobchains_worker_slots{{jobchains_slot_state="idle"}} {slots}
 # TYPE jobchains_pool_memory_bytes gauge
@@ -122,13 +122,15 @@ jobchains_chain_duration_seconds_sum {count}
 def test_counters_and_slots_are_added_up_and_figures_about_the_database_are_not():
     merged = MergedMetrics()
     merged.add_ended(exposition(count=100, jobs=1000, slots=10))
-    text = merged.text([exposition(count=1, jobs=5, slots=10), exposition(count=2, jobs=4, slots=10)])
+    running = [exposition(1, jobs=5, slots=10), exposition(1, jobs=4, slots=10), exposition(1, 2, 10, "other")]
+    text = merged.text(running)
     assert value(text, "jobchains_attempt_ended_total") == 103
     assert value(text, "jobchains_chain_duration_seconds_bucket", le="+Inf") == 103
     assert value(text, "jobchains_chain_duration_seconds_sum") == 103
-    assert value(text, "jobchains_queue_jobs") == 5
-    assert value(text, "jobchains_worker_slots") == 20
-    assert value(text, "jobchains_pool_memory_bytes") == 20
+    assert value(text, "jobchains_queue_jobs", jobchains_database_alias="default") == 5
+    assert value(text, "jobchains_queue_jobs", jobchains_database_alias="other") == 2
+    assert value(text, "jobchains_worker_slots") == 30
+    assert value(text, "jobchains_pool_memory_bytes") == 30
 
 
 # The dashboard and the alerts

@@ -319,15 +319,11 @@ class Gauges:
             names.POOL_MEMORY: (lambda: (((each.level, each.key), each.memory_bytes) for each in self._pools()), sum),
             names.STRANDED: (self._stranded_jobs, sum),
             names.NOTIFIER_CONNECTED: (self._notifiers, max),
-            names.QUEUE_JOBS: (partial(self._measured, names.QUEUE_JOBS), sum),
-            names.QUEUE_RECORDS: (partial(self._measured, names.QUEUE_RECORDS), sum),
             **{
-                metric: (partial(self._measured, metric), max)
-                for metric in (names.LIMIT_RUNNING, names.LIMIT_WAITING, names.LIMIT_CONCURRENCY)
+                metric: (partial(self._measured, metric), max if metric.unit == "s" else sum)
+                for metric in names.METRICS
+                if names.DATABASE in metric.attributes
             },
-            names.OLDEST_DUE: (partial(self._measured, names.OLDEST_DUE), max),
-            names.OLDEST_RECORD: (partial(self._measured, names.OLDEST_RECORD), max),
-            names.OLDEST_TRANSACTION: (partial(self._measured, names.OLDEST_TRANSACTION), max),
         }
         for metric, (read, combine) in observed.items():
             is_sum = metric.kind == "updowncounter"

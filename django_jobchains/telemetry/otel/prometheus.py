@@ -27,8 +27,8 @@ def family_name(metric: MetricName) -> str:
     return name if name.endswith(unit) else name + unit
 
 
-#: Gauges of these names are added up. For other gauges the highest value is used, because all processes report the
-#: same.
+#: Gauges of these names are added up. For other gauges the highest value is used, because all processes of a
+#: database report the same.
 ADDED_GAUGES = tuple(family_name(metric) for metric in names.METRICS if metric.kind == "updowncounter")
 
 #: A family's name, a sample's name, and its labels.
