@@ -273,5 +273,13 @@ OLDEST_TRANSACTION = _db_gauge(
 
 METRICS = tuple(value for value in list(vars().values()) if isinstance(value, MetricName))
 
+#: Attributes that always have the same value. OpenTelemetry's conventions for messaging require them.
+CONSTANTS = {
+    SENT: {MESSAGING_SYSTEM: SYSTEM, OPERATION: "send"},
+    CONSUMED: {MESSAGING_SYSTEM: SYSTEM, OPERATION: "process"},
+    PROCESS_DURATION: {MESSAGING_SYSTEM: SYSTEM, OPERATION: "process"},
+    OPERATION_DURATION: {MESSAGING_SYSTEM: SYSTEM},
+}
+
 #: The buckets of all histograms, in seconds: from 5 ms to an hour.
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)

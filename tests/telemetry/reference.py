@@ -109,8 +109,9 @@ ATTRIBUTES = {
     names.QUEUE: "The queue of the job",
     names.JOB_ID: "The id of the job, or the primary key of the record",
     names.CHAIN_ID: "The id of the chain",
-    names.OPERATION: "`send` or `process` on spans; the operation in metrics, such as `claim` or `finish`; for records "
-    "`record_dequeue`, `record_heartbeat`, `record_end` and `record_reset`; for codecs `encode` and `decode`",
+    names.OPERATION: "`send` or `process`; in metrics about the library's own operations their names, such as `claim` "
+    "or `finish`, for records `record_dequeue`, `record_heartbeat`, `record_end` and `record_reset`, and for codecs "
+    "`encode` and `decode`",
     names.OPERATION_TYPE: "`send` or `process`",
     names.MESSAGE_COUNT: "How many jobs a batch has",
     names.ERROR_TYPE: "The class of the error",
@@ -181,7 +182,8 @@ def _span(span):
 
 
 def _metric(metric):
-    return f"`{metric.name}`", metric.kind, f"`{metric.unit}`", metric.description, _list(metric.attributes) or "–"
+    attributes = _list([*names.CONSTANTS.get(metric, ()), *metric.attributes])
+    return f"`{metric.name}`", metric.kind, f"`{metric.unit}`", metric.description, attributes or "–"
 
 
 def _list(parts):

@@ -113,7 +113,8 @@ def test_an_event_has_a_level_a_line_in_the_terminal_and_a_counter(recorded, cap
     TerminalSink(lines.append, no_style(), 1, "w")(event)
     assert [record.levelname for record in caplog.records] == ([level] * 2 if level else [])
     assert lines == ([line] if line else [])
-    assert recorded.values(name) == [(dict(zip(metric.attributes, values.split(), strict=True)), 2)]
+    attributes = dict(zip(metric.attributes, values.split(), strict=True))
+    assert recorded.values(name) == [({**names.CONSTANTS.get(metric, {}), **attributes}, 2)]
 
 
 def test_every_counter_of_an_event_is_tested_and_every_event_that_needs_a_person_has_one():

@@ -35,6 +35,10 @@ DATA = {"counter": "Sum", "updowncounter": "Sum", "gauge": "Gauge", "histogram":
 UNKNOWN = {names.OLDEST_TRANSACTION} if connection.vendor == "sqlite" else set()
 EXPECTED = {metric.name: metric for metric in names.METRICS if metric not in UNKNOWN}
 TYPE, QUEUE, OUTCOME, ERROR = names.JOB_TYPE, names.QUEUE, names.OUTCOME, names.ERROR_TYPE
+#: What OpenTelemetry's conventions require.
+SEND, PROCESS = (
+    {"messaging.system": "django_jobchains", "messaging.operation.name": operation} for operation in ("send", "process")
+)
 
 
 def uploads(processors, **options):
@@ -138,8 +142,9 @@ def test_names_units_kinds_and_attributes(everything):
         found = everything[name]
         assert (found.unit, type(found.data).__name__) == (metric.unit, DATA[metric.kind]), name
         attributes = set().union(*(dict(point.attributes) for point in found.data.data_points))
-        assert attributes - {ERROR} == set(metric.attributes) - {ERROR}, name
-        assert attributes <= set(metric.attributes), name
+        expected = {*names.CONSTANTS.get(metric, ()), *metric.attributes}
+        assert attributes - {ERROR} == expected - {ERROR}, name
+        assert attributes <= expected, name
         if metric.kind == "histogram":
             assert found.data.data_points[0].explicit_bounds == pytest.approx(names.BUCKETS)
 
@@ -174,8 +179,9 @@ def test_what_is_counted(recorded, processors, ship, start_worker):
     start_worker()
     until(lambda: recorded.values("jobchains.chain.duration"))
     of_pay, of_ship = ({TYPE: name, QUEUE: "default"} for name in ("pay", "ship"))
-    assert recorded.values("messaging.client.sent.messages") == [(of_pay, 1), (of_ship, 1)]
-    assert recorded.values("messaging.client.consumed.messages") == [(of_pay, 2), (of_ship, 1)]
+    assert recorded.values("messaging.client.sent.messages") == [({**SEND, **of_pay}, 1), ({**SEND, **of_ship}, 1)]
+    consumed = [({**PROCESS, **of_pay}, 2), ({**PROCESS, **of_ship}, 1)]
+    assert recorded.values("messaging.client.consumed.messages") == consumed
     assert recorded.values("jobchains.job.wait.duration") == [(of_pay, 1), (of_ship, 1)]
     assert recorded.values("jobchains.attempt.ended") == [
         ({TYPE: "pay", OUTCOME: "retried"}, 1),
@@ -183,9 +189,9 @@ def test_what_is_counted(recorded, processors, ship, start_worker):
         ({TYPE: "ship", OUTCOME: "completed"}, 1),
     ]
     assert recorded.values("messaging.process.duration") == [
-        ({**of_pay, OUTCOME: "retried", ERROR: "ValueError"}, 1),
-        ({**of_pay, OUTCOME: "continued"}, 1),
-        ({**of_ship, OUTCOME: "completed"}, 1),
+        ({**PROCESS, **of_pay, OUTCOME: "retried", ERROR: "ValueError"}, 1),
+        ({**PROCESS, **of_pay, OUTCOME: "continued"}, 1),
+        ({**PROCESS, **of_ship, OUTCOME: "completed"}, 1),
     ]
     chains.cancel(ship.enqueue(delay=3600))
     of_chain = [({names.CHAIN_TYPE: "pay", names.CHAIN_STATUS: "completed"}, 1)]
@@ -213,10 +219,10 @@ def test_records_are_counted_with_their_hooks_and_their_wait(recorded, processor
     hooks = [(failed, 1), (post, 2), (succeeded, 1)]
     assert sorted(recorded.values("jobchains.record.hook.duration"), key=str) == sorted(hooks, key=str)
     assert recorded.values("messaging.process.duration") == [
-        ({**of_queue, OUTCOME: "errored", ERROR: "ValueError"}, 1),
-        ({**of_queue, OUTCOME: "completed"}, 1),
+        ({**PROCESS, **of_queue, OUTCOME: "errored", ERROR: "ValueError"}, 1),
+        ({**PROCESS, **of_queue, OUTCOME: "completed"}, 1),
     ]
-    assert recorded.values("messaging.client.consumed.messages") == [(of_queue, 2)]
+    assert recorded.values("messaging.client.consumed.messages") == [({**PROCESS, **of_queue}, 2)]
     [wait] = recorded.metrics()["jobchains.job.wait.duration"].data.data_points
     assert (dict(wait.attributes), wait.count) == (of_queue, 1)
     assert HOUR.total_seconds() <= wait.sum < 2 * HOUR.total_seconds()

@@ -142,7 +142,11 @@ FUNCTIONS |= {"unless", "offset"}
 ENDS = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
 #: The names of all samples and labels in a scrape of every metric.
 SAMPLES = {family_name(metric) + end for metric in names.METRICS for end in ENDS.get(metric.kind, ("",))}
-LABELS = {re.sub(r"\W", "_", attribute) for metric in names.METRICS for attribute in metric.attributes}
+LABELS = {
+    re.sub(r"\W", "_", attribute)
+    for metric in names.METRICS
+    for attribute in [*metric.attributes, *names.CONSTANTS.get(metric, ())]
+}
 
 
 def expressions():

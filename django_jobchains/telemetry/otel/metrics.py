@@ -93,7 +93,8 @@ class Distinct:
 
     def attributes(self, metric: MetricName, values: Values) -> dict[str, str]:
         pairs = zip(metric.attributes, values, strict=True)
-        return {name: self._limited(name, value) for name, value in pairs if value}
+        limited = {name: self._limited(name, value) for name, value in pairs if value}
+        return {**names.CONSTANTS.get(metric, {}), **limited}
 
     def _limited(self, name: str, value: str) -> str:
         seen = self._seen.setdefault(name, set())
