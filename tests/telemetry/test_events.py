@@ -287,8 +287,10 @@ def test_a_listener_that_loses_its_connection(facts, ship, start_worker):
         # The listener is the only session whose last statement is LISTEN or one of its checks.
         cursor.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-            "WHERE datname = current_database() AND query LIKE 'LISTEN%%' AND pid <> pg_backend_pid()"
+            "WHERE datname = current_database() AND pid <> pg_backend_pid() "
+            "AND (query LIKE '%LISTEN %' OR query = 'SELECT pg_listening_channels()')"
         )
+        assert cursor.rowcount == 1
     until(lambda: facts.of(NotifierFailed) and len(facts.of(NotifierConnected)) > 1)
 
 
