@@ -2,6 +2,7 @@
 
 import json
 import signal
+from contextlib import suppress
 
 import pytest
 
@@ -124,3 +125,24 @@ def test_health_while_the_database_is_down_or_does_not_respond(cluster, start_pr
         cluster.thaw()
     until(lambda: ask(port, "/ready")[0] == 200, 30, lambda: ask(port, "/"))
     assert "Traceback" not in process.output
+
+
+@slow
+@pytest.mark.postgresql
+@pytest.mark.parametrize("arguments", [["--queue", "mail"], ["--processes", "1"]])
+def test_health_port_responds_before_the_database_does(cluster, start_process_of_cluster, arguments):
+    port = free_port()
+
+    def is_live():
+        with suppress(ConnectionRefusedError):
+            return ask(port, "/live")[0] == 200
+
+    cluster.freeze()
+    try:
+        process = start_process_of_cluster(*arguments, "--health-port", str(port))
+        until(is_live, 30, lambda: process.output)
+        assert ask(port, "/ready")[0] == 503
+        process.until_output("trying again")
+    finally:
+        cluster.thaw()
+    until(lambda: ask(port, "/ready")[0] == 200, 30, lambda: (ask(port, "/"), process.output))

@@ -45,6 +45,7 @@ class Command(BaseCommand):
         _add_options(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
+        add_network_options()
         link = ParentLink.from_environment()
         try:
             if link is not None:
@@ -61,8 +62,8 @@ class Command(BaseCommand):
         [database] = _databases(options)
         worker = _worker(options, database, **limits, max_active_seconds=options["max_active"])
         _check_size(options["max_rss"])
-        self._warn_of_queues(worker, database)
         with _process_metrics(options) as metrics, self._health_server(options, worker.health, metrics):
+            self._warn_of_queues(worker, database)
             self._work(worker, options)
 
     def _run_for_supervisor(self, options: dict[str, Any], link: ParentLink) -> None:
@@ -76,7 +77,6 @@ class Command(BaseCommand):
             self._work(worker, options, link.finish)
 
     def _work(self, worker: Worker, options: dict[str, Any], finish: Callable[[], object] = lambda: None) -> None:
-        add_network_options()
         if self._owns_process:
             # Exclude the objects that exist now from garbage collection, because they live until the end. A collection
             # before that would delay the first claim and free almost nothing.
@@ -90,7 +90,8 @@ class Command(BaseCommand):
         self._exit(code, is_stuck=worker.is_stuck)
 
     def _supervise(self, options: dict[str, Any]) -> None:
-        worker = self._checked(options)
+        workers = self._checked_workers(options)
+        worker = workers[0]
         merged = _merged_metrics(options)
         supervisor = Supervisor(
             (options["processes"] or 1) * len(_databases(options)),
@@ -100,16 +101,25 @@ class Command(BaseCommand):
             reload=options["reload"],
             **({"on_end": merged.add_ended} if merged else {}),
         )
-        self._handle_signals(supervisor.stop_request)
+        reporting: Worker | Supervisor = worker
+
+        def health() -> Health:
+            """Return that of a worker that is starting until the supervisor runs."""
+            return reporting.health()
+
         with (
             _process_metrics(options) as own,
             self._health_server(
-                options,
-                supervisor.health,
-                (lambda: merged.text([own(), *supervisor.metrics()])) if own and merged else None,
+                options, health, (lambda: merged.text([own(), *supervisor.metrics()])) if own and merged else None
             ),
             self._terminal_output(supervisor.id, options["verbosity"]),
         ):
+            for each in workers:
+                _check_database(each)
+            self._warn_of_queues(worker, *_databases(options))
+            connections.close_all()
+            self._handle_signals(supervisor.stop_request)
+            reporting = supervisor
             code = supervisor.run()
         self._exit(code)
 
@@ -127,8 +137,8 @@ class Command(BaseCommand):
             for number in _STOPPING:
                 signal.signal(number, stop_request.on_signal)
 
-    def _checked(self, options: dict[str, Any]) -> Worker:
-        """Return a worker as each process will create it, so that an error is shown once, before any process starts."""
+    def _checked_workers(self, options: dict[str, Any]) -> list[Worker]:
+        """Return a worker for each database, as its processes will create it, so that an error is shown once."""
         options_used = "--processes, --reload and several --database"
         if os.name != "posix":
             raise CommandError(f"{options_used} need a POSIX system. Start several workers instead.")
@@ -138,13 +148,8 @@ class Command(BaseCommand):
             )
         if options["reload"] and options["burst"]:
             raise CommandError("--reload waits for changes, but --burst ends when nothing is due. Use one of them.")
-        for database in _databases(options):
-            worker = _worker(options, database)
-            _check_database(worker)
         _check_size(options["max_rss"])
-        self._warn_of_queues(worker, *_databases(options))
-        connections.close_all()
-        return worker
+        return [_worker(options, database) for database in _databases(options)]
 
     def _warn_of_queues(self, worker: Worker, *databases: str | None) -> None:
         """Warn of queues that may be misspelled, unless a database is unavailable."""
