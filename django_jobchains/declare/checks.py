@@ -19,6 +19,7 @@ from django_jobchains.declare import registry as registries
 from django_jobchains.declare.policies import Policy, backoff_of_settings, resolve
 from django_jobchains.declare.registry import Registry, get_registry
 from django_jobchains.exceptions import RegistryError
+from django_jobchains.isolation import Isolation
 from django_jobchains.middleware.hooks import required_middleware
 from django_jobchains.models.chain_view import bypasses_row_security, supports_invoker
 from django_jobchains.notifications import get_notifier
@@ -232,13 +233,7 @@ def commit_problem(alias: str) -> str | None:
 @_register("jobchains")
 def check_isolation(settings: Settings, databases: Container[str]) -> Iterator[CheckMessage]:
     """Find isolation and limits that this operating system does not enforce, except where a worker overrides them."""
-    registry = get_registry()
-    policies: dict[str, tuple[Policy, ...]] = {
-        processor.job_type.name: processor.policies for processor in registry.processors()
-    }
-    policies |= {kind.name: (Policy(isolation=kind.own_isolation),) for kind in registry.record_types()}
-    for name, own in policies.items():
-        isolation = resolve(*own).isolation
+    for name, isolation, _ in _handlers(get_registry()):
         if isolation.is_process and (problem := start_problem() or limit_problem(isolation)):
             yield checks.Warning(
                 f"Isolation of {name!r}: {problem}.",
@@ -247,20 +242,31 @@ def check_isolation(settings: Settings, databases: Container[str]) -> Iterator[C
             )
 
 
+def _handlers(registry: Registry) -> Iterator[tuple[str, Isolation, bool]]:
+    """Yield the name and the isolation of each handler of jobs or records, and whether it is async."""
+    for processor in registry.processors():
+        yield processor.job_type.name, resolve(*processor.policies).isolation, processor.is_async
+    for kind in registry.record_types():
+        yield kind.name, resolve(Policy(isolation=kind.own_isolation)).isolation, kind.is_async
+
+
 @_register("jobchains")
 def check_pools(settings: Settings, databases: Container[str]) -> Iterator[CheckMessage]:
     """Find pools that are too small for a worker, such as ``"pool": True``, which allows four connections."""
-    has_schedules = any(part.schedules for part in get_registry().slices)
-    needed = settings.SLOTS + WORKER_CONNECTIONS + has_schedules
+    registry = get_registry()
+    has_schedules = any(part.schedules for part in registry.slices)
+    has_async = any(is_async and not isolation.is_process for _, isolation, is_async in _handlers(registry))
+    needed = settings.SLOTS + WORKER_CONNECTIONS + has_schedules + 2 * settings.ASYNC_THREADS * has_async
     if registries.load_task is not None:
         needed += TASK_CONNECTIONS
     for alias in settings.aliases:
         size = _pool_size(alias)
         if size is not None and size < needed:
+            numbers = "JOBCHAINS['SLOTS'] or JOBCHAINS['ASYNC_THREADS']" if has_async else "JOBCHAINS['SLOTS']"
             yield checks.Warning(
                 f"The connection pool of the database {alias!r} has at most {size} connections, but a worker with "
                 f"{settings.SLOTS} slots uses up to {needed}: attempts fail, and leases are not renewed in time.",
-                hint=f"Set its OPTIONS['pool'] to {{'max_size': {needed}}} or more, or JOBCHAINS['SLOTS'] to fewer.",
+                hint=f"Set its OPTIONS['pool'] to {{'max_size': {needed}}} or more, or {numbers} to fewer.",
                 id="jobchains.W006",
             )
 

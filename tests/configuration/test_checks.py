@@ -134,6 +134,27 @@ def test_w006_a_pool_too_small_for_a_worker(monkeypatch, settings, pool, size):
         assert message.hint == "Set its OPTIONS['pool'] to {'max_size': 9} or more, or JOBCHAINS['SLOTS'] to fewer."
 
 
+@pytest.mark.parametrize(("isolation", "needed"), [("thread", 29), ("process", None)])
+def test_w006_counts_the_connections_of_async_handlers(registry, monkeypatch, settings, isolation, needed):
+    async def charge(job):
+        pass
+
+    monkeypatch.setattr(registries, "load_task", None)
+    monkeypatch.setitem(connections.settings["default"], "OPTIONS", {"pool": {"max_size": 9}})
+    settings.JOBCHAINS = {"SLOTS": 3, "ASYNC_THREADS": 10}
+    part = Processors(isolation=isolation)
+    part.register("shop.charge")(charge)
+    registry.add(part)
+    messages = [message for message in found() if message.id == "jobchains.W006"]
+    assert len(messages) == (needed is not None)
+    for message in messages:
+        assert f"a worker with 3 slots uses up to {needed}" in message.msg
+        assert message.hint == (
+            f"Set its OPTIONS['pool'] to {{'max_size': {needed}}} or more, "
+            "or JOBCHAINS['SLOTS'] or JOBCHAINS['ASYNC_THREADS'] to fewer."
+        )
+
+
 def test_w006_counts_the_connections_for_tasks(monkeypatch, settings):
     monkeypatch.setitem(connections.settings["default"], "OPTIONS", {"pool": {"max_size": 10}})
     monkeypatch.setattr(registries, "load_task", lambda registry, name: None)
