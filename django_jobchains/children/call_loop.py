@@ -5,7 +5,6 @@ It runs in a child process, or on a thread after a fallback.
 
 import os
 import queue
-import signal
 import sys
 import threading
 from collections import deque
@@ -223,7 +222,8 @@ class ChildThread:
             return None
         if message is None:
             self._received.put(None)  # for a later wait
-            raise ChildCrashed(-signal.SIGKILL, "The thread that replaced a child process was abandoned.")
+            # The number of SIGKILL, which is not in ``signal`` on Windows.
+            raise ChildCrashed(-9, "The thread that replaced a child process was abandoned.")
         return message
 
     def terminate(self) -> None:

@@ -179,8 +179,11 @@ def _problems(found: Found, call: Invocation) -> Iterator[CodeAndText]:
 
 @contextmanager
 def _deadline(seconds: float) -> Iterator[None]:
-    """Raise ``TimeoutError`` when the database does not answer in time. Works in the main thread only."""
-    if not seconds or threading.current_thread() is not threading.main_thread():
+    """Raise ``TimeoutError`` when the database does not answer in time.
+
+    Works in the main thread only, and not on Windows, which has no ``SIGALRM``.
+    """
+    if not (seconds and hasattr(signal, "SIGALRM")) or threading.current_thread() is not threading.main_thread():
         yield
         return
 

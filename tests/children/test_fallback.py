@@ -1,12 +1,20 @@
 """A level that cannot start is replaced by a weaker one, unless the pool is strict."""
 
 import os
+import signal
 
 import pytest
 
 from django_jobchains.children import limits, pooled_child
 from django_jobchains.children.child_process import ChildProcess
-from django_jobchains.pools import ChildSession, ChildStartFailed, ChildTimeout, ReusablePool, TransientPool
+from django_jobchains.pools import (
+    ChildCrashed,
+    ChildSession,
+    ChildStartFailed,
+    ChildTimeout,
+    ReusablePool,
+    TransientPool,
+)
 from tests.children.conftest import FUNCTIONS, run
 
 DIES = f"{FUNCTIONS}:die_in_set_up"
@@ -26,6 +34,17 @@ def test_a_child_that_dies_before_it_is_ready_is_replaced_by_a_thread(pool_class
     assert (fallback.requested, fallback.actual) == (level, "thread")
     assert "exited with code 7 before it was ready" in fallback.reason
     assert "cannot be set up" in fallback.reason
+
+
+def test_an_abandoned_thread_needs_no_signals_of_posix(monkeypatch):
+    monkeypatch.setattr(pooled_child, "start_problem", lambda: "child processes need a POSIX system")
+    monkeypatch.delattr(signal, "SIGKILL")
+    with ReusablePool() as pool, ChildSession(pool) as child:
+        with pytest.raises(ChildTimeout):
+            run(child, "hang", timeout=0.05)
+        with pytest.raises(ChildCrashed, match="abandoned") as caught:
+            run(child, "echo", 1)
+    assert caught.value.exitcode == -9
 
 
 def test_a_strict_pool_raises_instead():

@@ -3,6 +3,7 @@
 import signal
 import time
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from django.db import OperationalError, ProgrammingError
@@ -123,6 +124,12 @@ def test_the_database_has_a_limited_time_to_respond(run, monkeypatch):
     done = run("health", "--timeout", "0.2")
     assert (done.code, done.out) == (1, "The database did not answer: no answer in 0.2 seconds.\n")
     assert signal.getsignal(signal.SIGALRM) == before
+
+
+def test_a_system_without_alarms_has_no_time_limit(run, store, monkeypatch):
+    monkeypatch.setattr(health, "signal", SimpleNamespace())  # Windows has no SIGALRM.
+    worker(store)
+    assert run("health").code == 0
 
 
 def test_schedules_that_are_failing_are_problems_and_status_also_reports_orphaned_ones(run, store, registry):
