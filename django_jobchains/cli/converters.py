@@ -96,8 +96,9 @@ def time(text: str) -> datetime:
 
 
 def expiry(text: str) -> timedelta | datetime:
-    """Parse a duration, or a time as ``time`` does."""
-    return time(text) if values.parse_duration(text) is None else age(text)
+    """Parse a duration, or a time as ``time`` does. Eight digits are a date, and fewer are a number of seconds."""
+    is_seconds = text.isdecimal() and len(text) < len("20261224")
+    return time(text) if values.parse_duration(text) is None and not is_seconds else timedelta(seconds=duration(text))
 
 
 def status(text: str) -> str:
