@@ -50,7 +50,7 @@ class Concurrency:
 
 @dataclass(frozen=True)
 class Rate:
-    """A limit of jobs that start in any period ``per``, a timedelta or a number of seconds, in all workers together.
+    """A limit of jobs that start in any period ``per``, such as 60 or "1m", in all workers together.
 
     Two starts are at least ``per / limit`` apart. ``burst``: up to this many jobs may start together after a pause. A
     period may then have ``limit + burst - 1`` starts. Each attempt counts as a start. For ``key`` and ``group``, see

@@ -12,8 +12,8 @@ FILE = Path(__file__).parents[2] / "docs" / "reference" / "telemetry.md"
 HEAD = """\
 # Telemetry
 
-The events, spans, metrics and attributes of django_jobchains. [See what your jobs do](../guides/observability.md) shows
-how to use them. This page is generated from the code, and the names in it only change with an entry in the changelog.
+This page lists the events, spans, metrics and attributes. [See what your jobs do](../guides/observability.md) shows how
+to use them. The page is generated from the code, and the names in it only change with an entry in the changelog.
 """
 
 SINKS = """\

@@ -10,9 +10,10 @@ import pytest
 from django.db import connection
 
 from django_jobchains.notifications import EVERY, job_scheduled
-from django_jobchains.store import get_store
+from django_jobchains.store import Store, get_store
 from django_jobchains.store.database import Database
 from django_jobchains.store.jobs import Jobs
+from django_jobchains.store.limits import Limits
 from django_jobchains.testing.contracts import ReceivedHints
 from tests.support.waiting import until
 
@@ -97,5 +98,8 @@ def test_the_store_of_the_guide_can_be_configured(settings, caplog):
 
 
 def test_the_guide_names_every_method_of_a_store():
-    abstract = Database.__abstractmethods__ | Jobs.__abstractmethods__
-    assert abstract - set(re.findall(r"`(\w+)`", TEXT)) == set()
+    abstract = Database.__abstractmethods__ | Jobs.__abstractmethods__ | Limits.__abstractmethods__
+    classes = {name for name in Store.__annotations__ if name.endswith("_class")}
+    groups = {name for name in vars(get_store()) if name not in ("using", "db")}
+    assert (abstract | classes) - set(re.findall(r"`(\w+)`", TEXT)) == set()
+    assert groups - set(re.findall(r"`store\.(\w+)`", TEXT)) == set()

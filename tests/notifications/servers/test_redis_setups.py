@@ -62,7 +62,7 @@ def test_unix_socket(tmp_path, use_redis, check_hints_and_budgets):
 
 #: The example of docs/guides/wake-ups.md.
 PERMISSIONS = (
-    "on >secret resetchannels &django_jobchains.* resetkeys ~django_jobchains:taken:* "
+    "on >secret resetchannels &django_jobchains.* resetkeys ~django_jobchains:taken:* ~django_jobchains.*:taken:* "
     "-@all +publish +subscribe +unsubscribe +ping +evalsha +script|load +get +set"
 )
 FORBIDDEN = ("GET other", "SET django_jobchains:other 1", "PUBLISH other 1", "KEYS *", "FLUSHALL", "CONFIG GET *")
@@ -73,6 +73,9 @@ def test_documented_permissions_are_sufficient_and_minimal(redis_server, use_red
         admin.execute_command("ACL", "SETUSER", "jobs", *PERMISSIONS.split())
     use_redis(f"redis://jobs:secret@127.0.0.1:{redis_server.port}/0", PATIENT)
     check_hints_and_budgets()
+    of_another_database = RedisNotifier("archive", **PATIENT)
+    assert of_another_database.take(SHIP, 1, "a") == 1
+    of_another_database.close()
     assert not caplog.text
     with get_notifier("default")._connections.client() as client:
         for command in FORBIDDEN:
