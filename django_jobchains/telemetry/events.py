@@ -267,7 +267,7 @@ class BlockedJobFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class BlockedJobsSwept(Event):
-    """Blocked jobs were checked. ``found`` of them were unblocked, because they waited for nothing. It should be 0."""
+    """Blocked jobs were checked. ``found``: how many waited for nothing and were unblocked. It should be 0."""
 
     found: int
     job_ids: tuple[UUID, ...]
