@@ -302,7 +302,9 @@ class Connections:
     def connection(self) -> Iterator[Any]:
         """Yield a connection that no other thread uses."""
         with self.client() as client:
-            connection: Any = client.connection_pool.make_connection()
+            # The pool would count each attempt to connect as another connection, and refuse once it reaches its limit.
+            pool: Any = client.connection_pool
+            connection = pool.connection_class(**pool.connection_kwargs)
             try:
                 connection.connect()
                 yield connection

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from django_jobchains.notifications import get_notifier, job_scheduled
+from django_jobchains.notifications import base, get_notifier, job_scheduled
 from django_jobchains.notifications.hints import RESYNC_HINTS
 from django_jobchains.notifications.redis import RedisNotifier
 from tests.support.servers.redis import RedisServer
@@ -93,3 +93,15 @@ def test_messages_are_bytes_whatever_the_cache_decodes(redis_server, use_redis, 
     until(received.of_a_type)
     assert received.hints == [*RESYNC_HINTS, job_scheduled("shop.ship")]
     assert not caplog.text
+
+
+def test_listener_reconnects_after_more_attempts_than_its_pool_has_connections(
+    redis_server, use_redis, listen, caplog, monkeypatch
+):
+    monkeypatch.setattr(base, "FIRST_RETRY_SECONDS", 0.01)
+    use_redis(redis_server.url, PATIENT, CONNECTION_POOL_KWARGS={"max_connections": 2})
+    listener = listen(get_notifier("default")).listener
+    redis_server.stop()
+    until(lambda: caplog.text.count("Listening for wake-ups failed") > 3)
+    redis_server.start()
+    until(lambda: listener.is_alive)
