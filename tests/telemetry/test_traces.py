@@ -5,6 +5,7 @@ from asgiref.sync import async_to_sync
 from django.db import transaction
 from opentelemetry import baggage
 from opentelemetry.context import attach, detach
+from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased, ParentBasedTraceIdRatio, Sampler
 from opentelemetry.trace import SpanKind, StatusCode, get_current_span
@@ -310,8 +311,8 @@ class Sampling(Sampler):
     def __init__(self, sampler_of):
         self._sampler_of = sampler_of
 
-    def should_sample(self, *args, **kwargs):
-        return self._sampler_of(kwargs["kind"]).should_sample(*args, **kwargs)
+    def should_sample(self, parent_context, trace_id, name, kind=None, attributes=None, links=None, trace_state=None):
+        return self._sampler_of(kind).should_sample(parent_context, trace_id, name, kind, attributes, links)
 
     def get_description(self):
         return "of the test"
@@ -400,6 +401,53 @@ def test_tracing_that_fails_changes_no_outcome(processors, make_worker):
         chain = pay.enqueue()
         make_worker().run_until_idle()
     assert chain.refresh().status == "completed"
+
+
+class FailingProcessor(SpanProcessor):
+    """Fails when a span inside of an attempt, or of another call, starts or ends. ``fails_at``: that method's name."""
+
+    def __init__(self, fails_at):
+        setattr(self, fails_at, self.fail)
+
+    def fail(self, span, parent_context=None):
+        if span.kind is SpanKind.INTERNAL:
+            raise RuntimeError("broken processor")
+
+
+@pytest.mark.parametrize("fails_at", ["on_start", "on_end"])
+def test_span_processor_that_fails_changes_no_outcome(processors, make_worker, fails_at):
+    @processors.register("ship")
+    def ship(job):
+        with job.prepare():
+            pass
+        with job.complete():
+            return "sent"
+
+    with recording() as recorded:
+        recorded.tracers.add_span_processor(FailingProcessor(fails_at))
+        shipped, completed = ship.enqueue(), ship.enqueue()
+        with chains.current_job(completed.id) as current:
+            current.finish("by hand")
+        make_worker().run_until_idle()
+        assert [chains.wait(chain.id, 20) for chain in (shipped, completed)] == ["sent", "by hand"]
+        assert shipped.refresh().current_job.attempt == 1
+
+
+def test_sampler_gets_attributes_of_every_span(processors, make_worker):
+    class ByType(Sampling):
+        def should_sample(self, parent_context, trace_id, name, kind=None, attributes=None, links=None):
+            attributes.get("jobchains.job.type")
+            return super().should_sample(parent_context, trace_id, name, kind, attributes, links)
+
+    @processors.register("ship")
+    def ship(job):
+        with job.prepare():
+            pass
+
+    with recording(sampler=ByType(lambda kind: ALWAYS_ON)) as recorded:
+        ship.enqueue()
+        make_worker().run_until_idle()
+        assert recorded.names == ["prepare", "process ship", "send ship"]
 
 
 def test_the_values_of_the_job_stay_beside_its_trace(recorded, ship):

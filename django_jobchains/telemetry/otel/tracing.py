@@ -342,7 +342,10 @@ class _SampledSpan(AttemptSpan):
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        span = self._tracer.start_span(name, self._context, SpanKind.INTERNAL)
+        span = self._start_phase(name)
+        if span is None:
+            yield
+            return
         self._innermost = set_span_in_context(span)
         token = attach(self._innermost)
         try:
@@ -355,7 +358,12 @@ class _SampledSpan(AttemptSpan):
         finally:
             self._innermost = self._context
             detach(token)
-            span.end()
+            _end(span)
+
+    @harmless
+    def _start_phase(self, name: str) -> Span:
+        # A sampler may read the attributes without checking whether there are any.
+        return self._tracer.start_span(name, self._context, SpanKind.INTERNAL, {})
 
 
 class SampledAttempt(_SampledSpan):
@@ -453,7 +461,7 @@ class WaitSpan:
             _set_error(self._span, error)
             raise
         finally:
-            self._span.end()
+            _end(self._span)
 
 
 def _is_sampled(span: Span) -> bool:
@@ -501,6 +509,12 @@ def _ids(job: Any) -> dict[str, Any]:
     return {**ids, names.SCHEDULE: job.schedule_name} if job.schedule_name else ids
 
 
+@harmless
+def _end(span: Span) -> None:
+    span.end()
+
+
+@harmless
 def _set_error(span: Span, error: BaseException) -> None:
     """Give a span the status of an error, without its message."""
     if span.is_recording() and not isinstance(error, LeaseLost):
