@@ -4,10 +4,14 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from logging import getLogger
 from typing import NamedTuple, Protocol
 from weakref import WeakSet
 
 from django_jobchains.telemetry.names import MetricName
+from django_jobchains.text.errors import log_text
+
+logger = getLogger("django_jobchains")
 
 #: How long the measurements of a database are used before they are read again.
 CACHE_SECONDS = 10.0
@@ -110,9 +114,10 @@ record_peaks = Peaks()
 
 
 class CachedMeasurements:
-    """Measurements of a database that a separate thread refreshes when they are older than ``CACHE_SECONDS``.
+    """Measurements of a database that a separate thread refreshes, at most once in ``CACHE_SECONDS``.
 
-    A reader gets the last ones, and never waits longer than ``wait_seconds`` for the database.
+    A reader gets the last ones. The reader that starts the thread waits up to ``wait_seconds`` for it; others do not
+    wait, because each gauge of a collection is a reader.
     """
 
     def __init__(self, using: str | None = None, wait_seconds: float = 0.25) -> None:
@@ -121,22 +126,26 @@ class CachedMeasurements:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._measured: list[Measurement] = []
-        self._measured_at = float("-inf")
+        # Monotonic times: of the last measurements, and of the last attempt, which may have failed.
+        self._measured_at = self._tried_at = float("-inf")
 
     def get(self) -> list[Measurement]:
         """Return the measurements, or none if the database has not answered for a long time."""
+        started = None
         with self._lock:
-            if self._age() > CACHE_SECONDS and (self._thread is None or not self._thread.is_alive()):
-                self._thread = threading.Thread(target=self._read, name="jobchains-figures", daemon=True)
-                self._thread.start()
-            thread = self._thread
-        if thread is not None and self._age() > CACHE_SECONDS:
-            thread.join(self._wait_seconds)
-        return self._measured if self._age() <= STALE_SECONDS else []
-
-    def _age(self) -> float:
-        return time.monotonic() - self._measured_at
+            is_running = self._thread is not None and self._thread.is_alive()
+            if not is_running and time.monotonic() - self._tried_at > CACHE_SECONDS:
+                started = threading.Thread(target=self._read, name="jobchains-figures", daemon=True)
+                started.start()
+                self._thread = started
+        if started is not None:
+            started.join(self._wait_seconds)
+        return self._measured if time.monotonic() - self._measured_at <= STALE_SECONDS else []
 
     def _read(self) -> None:
-        if measure is not None:
-            self._measured, self._measured_at = measure(self._using), time.monotonic()
+        try:
+            if measure is not None:
+                self._measured, self._measured_at = measure(self._using), time.monotonic()
+        except Exception as error:
+            logger.warning("The figures about the database could not be read for gauges: %s", log_text(error))
+        self._tried_at = time.monotonic()

@@ -1,11 +1,12 @@
 """What the metrics count. The telemetry reference lists their names, units and attributes."""
 
 import threading
+import time
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
 from django.utils import timezone
 
 from django_jobchains import chains, limits
@@ -381,20 +382,31 @@ def test_the_figures_are_read_once_in_ten_seconds(monkeypatch):
 
 
 def test_a_database_that_does_not_answer_delays_no_reader(monkeypatch):
-    hangs, ends = threading.Event(), threading.Event()
+    ends = threading.Event()
 
     def measure(using):
-        hangs.set()
         ends.wait(60)
         return [MEASUREMENT]
 
     monkeypatch.setattr(probes, "measure", measure)
-    figures = probes.CachedMeasurements(wait_seconds=0)
-    assert figures.get() == []
-    assert hangs.wait(10)
-    assert figures.get() == []
+    figures = probes.CachedMeasurements(wait_seconds=0.3)
+    started = time.monotonic()
+    assert [figures.get() for gauge in range(10)] == [[]] * 10
+    assert time.monotonic() - started < 10 * 0.3 / 2, "only the first gauge waited"
     ends.set()
     until(figures.get)
+
+
+def test_figures_that_cannot_be_read_are_tried_and_logged_once_in_ten_seconds(monkeypatch, caplog):
+    def measure(using):
+        raise OperationalError("connection failed: password=s3cret")
+
+    monkeypatch.setattr(probes, "measure", measure)
+    figures = probes.CachedMeasurements(wait_seconds=30)
+    assert [figures.get() for gauge in range(8)] == [[]] * 8
+    [logged] = caplog.messages
+    assert "could not be read for gauges: OperationalError: connection failed" in logged
+    assert "s3cret" not in logged
 
 
 def test_stranded_jobs_stay_visible_although_the_sweep_that_found_them_unblocked_them(recorded, ship, start_worker):
