@@ -37,7 +37,7 @@ from django_jobchains.notifications.hints import REQUERY_SECONDS
 from django_jobchains.payloads.codecs import decode_json, decode_text
 from django_jobchains.payloads.types import HasTypes, OutputT_co, output_codec
 from django_jobchains.statuses import Status
-from django_jobchains.store import get_store
+from django_jobchains.store import Store, get_store
 from django_jobchains.store.rows import ChainEnd, ChainWait
 from django_jobchains.telemetry.tracing import active, start_wait
 from django_jobchains.text.errors import log_error, log_text
@@ -60,6 +60,8 @@ LINGER_SECONDS = 2.0
 MAX_QUERY_SHARE = 0.2
 #: However short a timeout is, the chain is queried once, if the database responds within this time.
 FIRST_QUERY_SECONDS = 1.0
+#: A call that has timed out waits this long for the reason that its error contains.
+REASON_SECONDS = 0.5
 
 
 @overload
@@ -98,15 +100,14 @@ def wait(chain_id: ChainRef, timeout: DurationLike | None, *, job_type: Any = No
     if ending is not None and is_known(ending, job_type):
         return result_of(ending, job_type)
     changed = threading.Event()
-    waiter = Waiter(chain_id, changed.set, job_type, is_uncommitted=ending is not None)
-    if (span := start_wait(chain_id, _type_name(job_type))) is not None:
-        span.link(chain_id, get_store(using).chains.contexts)
+    span = start_wait(chain_id, _type_name(job_type))
+    waiter = Waiter(chain_id, changed.set, job_type, span, is_uncommitted=ending is not None)
     with active(span):
-        with get_watcher(using).watching(waiter):
-            for left in waiter.remaining(seconds):
+        with get_watcher(using).watching(waiter) as query_now:
+            for left in waiter.remaining(seconds, query_now):
                 changed.wait(left)
                 changed.clear()
-        return waiter.result(seconds, _reason(waiter, using))
+        return waiter.result(seconds)
 
 
 @overload
@@ -149,18 +150,16 @@ async def await_chain(
         return result_of(ending, job_type)
     loop, changed = asyncio.get_running_loop(), asyncio.Event()
     notify = partial(loop.call_soon_threadsafe, changed.set)
-    waiter = Waiter(chain_id, notify, job_type, is_uncommitted=ending is not None)
-    if (span := start_wait(chain_id, _type_name(job_type))) is not None:
-        await sync_to_async(span.link)(chain_id, get_store(using).chains.contexts)
+    span = start_wait(chain_id, _type_name(job_type))
+    waiter = Waiter(chain_id, notify, job_type, span, is_uncommitted=ending is not None)
     with active(span):
-        with get_watcher(using).watching(waiter):
-            for left in waiter.remaining(seconds):
+        with get_watcher(using).watching(waiter) as query_now:
+            for left in waiter.remaining(seconds, query_now):
                 with suppress(TimeoutError):  # in Python 3.11, wait_for may lose a cancellation
                     async with asyncio.timeout(left):
                         await changed.wait()
                 changed.clear()
-        reason = "" if waiter.ending else await sync_to_async(_reason)(waiter, using)
-        return waiter.result(seconds, reason)
+        return waiter.result(seconds)
 
 
 def _type_name(job_type: Any) -> str:
@@ -223,61 +222,79 @@ def _is_other(end: ChainEnd, job_type: Any) -> bool:
 class Waiter:
     """A call that waits for a chain, which should start with ``job_type``.
 
-    ``is_uncommitted``: its transaction sees the chain, but others may not.
+    All queries for it run on the watcher's thread, so that its timeout applies while the database does not respond.
+    ``span``: the ``WaitSpan`` of the call, or None. ``is_uncommitted``: its transaction sees the chain, but others may
+    not.
     """
 
-    def __init__(self, chain_id: UUID, notify: Callable[[], object], job_type: Any, *, is_uncommitted: bool) -> None:
+    def __init__(
+        self, chain_id: UUID, notify: Callable[[], object], job_type: Any, span: Any, *, is_uncommitted: bool
+    ) -> None:
         self.chain_id = chain_id
         self._job_type = job_type
+        self._span = span
         self.ending: ChainEnd | None = None
         #: The chain's status at the last query.
         self.status: str | None = None
         self._was_queried = False
+        #: Whether the time is up, and the call only waits for the reason: what the chain waits for, or "".
+        self._needs_reason = False
+        self._reason = ""
         self._notify = notify
         self._is_uncommitted = is_uncommitted
 
-    def update(self, ending: ChainEnd) -> None:
+    def update(self, ending: ChainEnd, store: Store) -> None:
         """Receive the result of a query, on the watcher's thread."""
         is_first, self._was_queried = not self._was_queried, True
         self.status = ending.status
         if is_known(ending, self._job_type):
             self.ending = ending
-        if is_first or self.ending:
+        if is_first and self._span is not None:
+            self._span.link(self.chain_id, store.chains.contexts)
+        if is_late := self._needs_reason:
+            self._reason = "" if self.ending else _reason(ending, store)
+            self._needs_reason = False
+        if is_first or is_late or self.ending:
             self._notify()
 
-    def result(self, timeout: float | None, reason: str) -> Any:
-        """Return the output, or raise the error for how the chain ended, or ``ChainTimeout`` for this reason."""
+    def result(self, timeout: float | None) -> Any:
+        """Return the output, or raise the error for how the chain ended, or ``ChainTimeout``."""
         if self.ending is None:
-            raise ChainTimeout(self.chain_id, timeout or 0, self.status, reason)
+            raise ChainTimeout(self.chain_id, timeout or 0, self.status, self._reason)
         if self.ending.status is None and self._is_uncommitted:
             raise ChainNotCommitted(self.chain_id)
         return result_of(self.ending, self._job_type)
 
-    def remaining(self, timeout: float | None) -> Iterator[float | None]:
-        """Yield the remaining seconds until the chain has ended, or the time is up and it was queried once."""
+    def remaining(self, timeout: float | None, query_now: Callable[[], object]) -> Iterator[float | None]:
+        """Yield the remaining seconds until the chain has ended, or the time is up and it was queried once.
+
+        After that, yield the remaining seconds in which a query, which ``query_now`` starts, may return the reason.
+        """
         started = time.monotonic()
         while self.ending is None:
             left = None if timeout is None else started + timeout - time.monotonic()
             if left is not None and left <= 0:
                 left = started + max(timeout or 0, FIRST_QUERY_SECONDS) - time.monotonic()
                 if self._was_queried or left <= 0:
-                    return
+                    break
             yield left
+        if self.ending is not None or self.status is None:
+            return
+        self._needs_reason = True
+        query_now()
+        until = time.monotonic() + REASON_SECONDS
+        while self._needs_reason and (left := until - time.monotonic()) > 0:
+            yield left
+        self._needs_reason = False
 
 
-def _reason(waiter: Waiter, using: str) -> str:
-    """Return what the chain of a waiter waits for, or "" if it has ended, or that is unknown."""
-    if waiter.ending or waiter.status is None:
-        return ""
-    is_connected = connections[using].connection is not None
+def _reason(ending: ChainEnd, store: Store) -> str:
+    """Return what a chain that has not ended waits for, or "" if that is unknown."""
     try:
-        found = get_store(using).chains.wait_of(waiter.chain_id)
+        found = store.chains.wait_of(ending.chain_id)
     except Exception:  # The timeout is the error to raise.
         return ""
-    finally:
-        if not is_connected:
-            connections[using].close()
-    return "" if found is None or found.status != waiter.status else _reason_of(found)
+    return "" if found is None or found.status != ending.status else _reason_of(found)
 
 
 def _reason_of(found: ChainWait) -> str:
@@ -321,7 +338,8 @@ class ChainWatcher:
         self._query_at = self._rest_until = self._used_at = self._hint_at = self._left_at = 0.0
 
     @contextmanager
-    def watching(self, waiter: Waiter) -> Iterator[None]:
+    def watching(self, waiter: Waiter) -> Iterator[Callable[[], None]]:
+        """Query the chain of a waiter inside the block. Yields a function that lets the next query begin at once."""
         with self._changed:
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name=f"jobchains-waiting-{self._using}", daemon=True)
@@ -329,14 +347,18 @@ class ChainWatcher:
                 self._thread = self._last_thread = thread
             self._waiters.setdefault(str(waiter.chain_id), []).append(waiter)
             self._is_closing = False
-            self._query_at = 0.0
-            self._changed.notify_all()
+            self._query_now()
         try:
-            yield
+            yield self._query_now
         finally:
             with self._changed:
                 self._remove(waiter)
                 self._left_at = time.monotonic()
+
+    def _query_now(self) -> None:
+        with self._changed:
+            self._query_at = 0.0
+            self._changed.notify_all()
 
     def _remove(self, waiter: Waiter) -> None:
         key = str(waiter.chain_id)
@@ -428,7 +450,7 @@ class ChainWatcher:
                 self._name_chain(waiter, ending.chain_id)
         for waiter, ending in updates:
             try:
-                waiter.update(ending)
+                waiter.update(ending, get_store(self._using))
             except Exception as error:  # its event loop is closed
                 logger.warning("A waiter for chain %s could not be notified: %s", waiter.chain_id, log_text(error))
 

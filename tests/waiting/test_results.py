@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+import time
 from uuid import uuid4
 
 import pytest
@@ -13,7 +14,9 @@ from django_jobchains.models import Job
 from django_jobchains.notifications import waiting
 from django_jobchains.processors import FailJob, JobType
 from django_jobchains.store import get_store
+from django_jobchains.store.chains import Chains
 from tests.support.attempts import committed, on_own_connection
+from tests.support.tracing import recording
 from tests.support.waiting import until
 from tests.support.worker_rows import worker
 from tests.waiting.waiters import (
@@ -127,14 +130,24 @@ def test_timeout_of_zero_queries_once(wait, timeout):
     assert wait(ended.id, timeout) == "done"
 
 
-@pytest.mark.usefixtures("no_poll")
-def test_timeout_applies_while_the_database_does_not_respond(queries, monkeypatch):
+@sync_and_async
+@pytest.mark.parametrize("stalled", ["ends", "contexts", "wait_of"])
+def test_timeout_applies_while_the_database_does_not_respond(monkeypatch, wait, stalled):
     monkeypatch.setattr(waiting, "FIRST_QUERY_SECONDS", 0.1)
-    gate = threading.Event()
-    queries.before_next = lambda: gate.wait(60)
-    with pytest.raises(ChainTimeout):
-        chains.wait(approval.enqueue().id, 0.2)
-    gate.set()
+    query, gate, chain = getattr(Chains, stalled), threading.Event(), approval.enqueue()
+
+    def stall(*arguments):
+        gate.wait(10)
+        return query(*arguments)
+
+    monkeypatch.setattr(Chains, stalled, stall)
+    with recording(), pytest.raises(ChainTimeout):
+        started = time.monotonic()
+        try:
+            wait(chain.id, 0.2)
+        finally:
+            assert time.monotonic() - started < 5
+            gate.set()
 
 
 @sync_and_async

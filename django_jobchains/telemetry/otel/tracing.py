@@ -450,8 +450,10 @@ class WaitSpan:
     @harmless
     def link(self, chain_id: UUID, read: ReadContexts) -> None:
         """Link the span to the one that created the chain."""
-        for link in links_of(stored_values(context).get("traceparent") for context in read([chain_id])):
-            self._span.add_link(link.context)
+        links = links_of(stored_values(context).get("traceparent") for context in read([chain_id]))
+        if self._span.is_recording():  # The call may have timed out while the contexts were read.
+            for link in links:
+                self._span.add_link(link.context)
 
     @contextmanager
     def active(self) -> Iterator[None]:
