@@ -33,8 +33,11 @@ async def entered_on_thread(block: Callable[[], AbstractContextManager[ValueT]],
             async with _entered(block) as value:
                 yield value
     finally:
-        await wait_uncancelled(asyncio.wrap_future(executor.submit(close_thread_connections)))
+        closing = asyncio.wrap_future(executor.submit(close_thread_connections))
+        was_cancelled = await wait_uncancelled(closing)
         executor.shutdown()
+        if was_cancelled:
+            raise asyncio.CancelledError
 
 
 @contextmanager

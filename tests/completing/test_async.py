@@ -9,6 +9,8 @@ from django.db import connection, transaction
 
 from django_jobchains import chains
 from django_jobchains.chains import ChainNotFound, InvalidOutput, JobAlreadyCompleted, JobTypeMismatch
+from django_jobchains.db import async_transactions
+from django_jobchains.db.connections import close_thread_connections
 from django_jobchains.db.ids import new_id
 from tests.completing.work import approval, finish, pending, rows, typed
 from tests.shop.models import Effect
@@ -195,6 +197,36 @@ def test_the_connection_is_closed_after_the_block():
     with statements_of_others() as statements:
         asyncio.run(main())
     assert statements.connections == 3
+    assert block_threads() == []
+
+
+@each_run
+def test_a_task_that_is_cancelled_while_the_connection_is_closed_ends(run, monkeypatch):
+    chain, is_closing, may_close = pending(), threading.Event(), threading.Event()
+
+    def close():
+        is_closing.set()
+        may_close.wait(DEADLINE_SECONDS)
+        close_thread_connections()
+
+    monkeypatch.setattr(async_transactions, "close_thread_connections", close)
+
+    async def complete():
+        async with chains.acurrent_job(chain.id) as current:
+            await current.afinish("done")
+        raise AssertionError("the cancellation was lost")
+
+    async def main():
+        task = asyncio.create_task(complete())
+        await asyncio.to_thread(is_closing.wait, DEADLINE_SECONDS)
+        task.cancel()
+        await asyncio.sleep(0)
+        may_close.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    run(main)
+    assert chain.refresh().output == "done"
     assert block_threads() == []
 
 
