@@ -61,7 +61,8 @@ def _set_server_options(connection: BaseDatabaseWrapper, **kwargs: Any) -> None:
     import psycopg
 
     options = {**NETWORK_OPTIONS, **connection.settings_dict["OPTIONS"]}
-    sql = "; ".join(f"SET {name} = {int(options[option])}" for option, name in SERVER_SETTINGS.items())
+    given = {name: options[option] for option, name in SERVER_SETTINGS.items() if options[option] is not None}
+    sql = "; ".join(f"SET {name} = {int(value)}" for name, value in given.items())
     with suppress(psycopg.DatabaseError):  # other servers that speak the protocol may not have these settings
         execute(connection.connection, sql)
 

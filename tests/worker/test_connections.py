@@ -195,13 +195,13 @@ def test_prepare_is_retried_if_its_commit_gets_no_reply(processors, start_worker
     assert Effect.objects.filter(label="continued").count() == 1
 
 
-@pytest.fixture
-def network_options(db, monkeypatch):
-    """Let this process open connections as worker processes do."""
-    options = {"keepalives_idle": 7, "tcp_user_timeout": "9000"}
+@pytest.fixture(params=["9000", None])
+def network_options(request, db, monkeypatch):
+    """Let this process open connections as worker processes do. Returns options of the project; None is unset."""
+    options = {"keepalives_idle": 7, "tcp_user_timeout": request.param}
     monkeypatch.setitem(connections.settings["default"], "OPTIONS", options)
     add_network_options()
-    yield
+    yield options
     connection_created.disconnect(dispatch_uid="jobchains_network_options")
 
 
@@ -220,5 +220,5 @@ def test_the_server_detects_a_vanished_worker_as_the_worker_detects_a_vanished_s
         "tcp_keepalives_idle": "7",
         "tcp_keepalives_interval": "2",
         "tcp_keepalives_count": "3",
-        "tcp_user_timeout": "9000",
+        "tcp_user_timeout": network_options["tcp_user_timeout"] or "0",
     }
