@@ -58,8 +58,7 @@ class Replacement:
 class Supervisor:
     """Runs ``count`` worker processes until a signal, or, with ``burst``, until no job is due.
 
-    ``reload``: restart them when the project's Python files change. ``on_end`` is called with the metrics of a process
-    that has ended.
+    ``reload``: restart them when the project's Python files change. ``on_end`` is called with a process that has ended.
     """
 
     def __init__(
@@ -70,7 +69,7 @@ class Supervisor:
         shutdown_seconds: float,
         burst: bool = False,
         reload: bool = False,
-        on_end: Callable[[str], object] = lambda metrics: None,
+        on_end: Callable[[Child], object] = lambda child: None,
     ) -> None:
         self.id = f"{name}:{os.getpid()}:supervisor"
         self.failed = False
@@ -116,7 +115,7 @@ class Supervisor:
 
     def metrics(self) -> list[str]:
         """Return the metrics of the running processes. Can be called from any thread."""
-        children = [*self._working.copy().values(), *self._ending.copy()]
+        children = {*self._working.copy().values(), *self._ending.copy()}  # One that is just replaced is in both.
         return [child.metrics for child in children if child.metrics]
 
     def _is_over(self) -> bool:
@@ -168,7 +167,7 @@ class Supervisor:
             if (code := child.code) is not None:
                 child.receive()
                 child.close()
-                self._on_end(child.metrics)
+                self._on_end(child)
                 self._ended(child, code)
             elif child in self._ending:
                 child.kill_overdue()
@@ -216,8 +215,8 @@ class Supervisor:
         if (replacement := self._replacement) is None:
             self._begin_replacement()
         elif replacement.new.has_begun:
-            self._working[replacement.old.number], self._replacement = replacement.new, None
             self._end(replacement.old, retires=replacement.retires)
+            self._working[replacement.old.number], self._replacement = replacement.new, None
         elif replacement.new.age_seconds > START_SECONDS:
             self._end(replacement.new)
             self._cancel_replacement(f"it did not reach the database in {START_SECONDS:.0f} s")

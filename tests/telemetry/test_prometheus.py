@@ -6,7 +6,9 @@ import re
 import shutil
 import signal
 import subprocess
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from django.db import connection
@@ -121,9 +123,9 @@ jobchains_chain_duration_seconds_sum {count}
 
 def test_counters_and_slots_are_added_up_and_figures_about_the_database_are_not():
     merged = MergedMetrics()
-    merged.add_ended(exposition(count=100, jobs=1000, slots=10))
-    running = [exposition(1, jobs=5, slots=10), exposition(1, jobs=4, slots=10), exposition(1, 2, 10, "other")]
-    text = merged.text(running)
+    merged.add_ended(SimpleNamespace(metrics=exposition(count=100, jobs=1000, slots=10)))
+    own, *running = exposition(1, jobs=5, slots=10), exposition(1, jobs=4, slots=10), exposition(1, 2, 10, "other")
+    text = merged.text(own, lambda: running)
     assert value(text, "jobchains_attempt_ended_total") == 103
     assert value(text, "jobchains_chain_duration_seconds_bucket", le="+Inf") == 103
     assert value(text, "jobchains_chain_duration_seconds_sum") == 103
@@ -131,6 +133,21 @@ def test_counters_and_slots_are_added_up_and_figures_about_the_database_are_not(
     assert value(text, "jobchains_queue_jobs", jobchains_database_alias="other") == 2
     assert value(text, "jobchains_worker_slots") == 30
     assert value(text, "jobchains_pool_memory_bytes") == 30
+
+
+def test_a_process_that_ends_during_a_scrape_is_counted_once():
+    merged, process = MergedMetrics(), SimpleNamespace(metrics=exposition(count=5, jobs=0, slots=0))
+    ending = threading.Thread(target=merged.add_ended, args=[process])
+
+    def read_others():
+        ending.start()
+        ending.join(0.1)
+        return [process.metrics]
+
+    texts = [merged.text("", read_others)]
+    ending.join()
+    texts.append(merged.text("", lambda: [process.metrics]))
+    assert [value(text, "jobchains_attempt_ended_total") for text in texts] == [5, 5]
 
 
 # The dashboard and the alerts

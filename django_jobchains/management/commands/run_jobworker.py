@@ -110,7 +110,7 @@ class Command(BaseCommand):
         with (
             _process_metrics(options) as own,
             self._health_server(
-                options, health, (lambda: merged.text([own(), *supervisor.metrics()])) if own and merged else None
+                options, health, (lambda: merged.text(own(), supervisor.metrics)) if own and merged else None
             ),
             self._terminal_output(supervisor.id, options["verbosity"]),
         ):

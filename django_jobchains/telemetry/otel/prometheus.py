@@ -2,7 +2,7 @@
 
 import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -60,17 +60,18 @@ class MergedMetrics:
         self._lock = threading.Lock()
         self._ended: dict[str, Metric] = {}
 
-    def add_ended(self, text: str) -> None:
-        """Keep the counts of a process that has ended."""
-        families = [family for family in text_string_to_metric_families(text) if family.type != "gauge"]
+    def add_ended(self, process: Any) -> None:
+        """Keep the counts of a process that has ended, and clear its ``metrics``, which are not counted again."""
         with self._lock:
+            families = [each for each in text_string_to_metric_families(process.metrics) if each.type != "gauge"]
+            process.metrics = ""
             self._ended = _merged([*self._ended.values(), *families])
 
-    def text(self, running: Iterable[str]) -> str:
-        """Return the metrics of the running processes, from their texts, together with the ended processes."""
-        with self._lock:
-            ended = list(self._ended.values())
-        families = [family for text in running for family in text_string_to_metric_families(text)]
+    def text(self, own: str, read_others: Callable[[], Iterable[str]]) -> str:
+        """Return the metrics of this process, of the other running ones, from their texts, and of the ended ones."""
+        with self._lock:  # A process that ends meanwhile is counted once.
+            ended, others = list(self._ended.values()), list(read_others())
+        families = [family for text in (own, *others) for family in text_string_to_metric_families(text)]
         # Instead of a registry, whose collect() is all that is called.
         registry: Any = SimpleNamespace(collect=_merged([*ended, *families]).values)
         return generate_latest(registry).decode()
