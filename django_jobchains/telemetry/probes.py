@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from logging import getLogger
 from typing import NamedTuple, Protocol
@@ -17,6 +17,8 @@ logger = getLogger("django_jobchains")
 CACHE_SECONDS = 10.0
 #: Measurements that could not be refreshed for this long are no longer reported.
 STALE_SECONDS = 60.0
+#: How long a peak is reported, because a process may have several readers, each with its own interval.
+PEAK_SECONDS = 60.0
 
 
 class SlotCount(NamedTuple):
@@ -62,7 +64,29 @@ class WorkerProbe(Protocol):
     def notifier_state(self) -> NotifierState: ...
 
 
-_workers: list[WorkerProbe] = []
+class RecentPeaks:
+    """Remembers for ``PEAK_SECONDS`` the peaks that were read from a source, which forgets them. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        #: The monotonic times of readings, with the peaks since the reading before.
+        self._readings: deque[tuple[float, dict[str, int]]] = deque()
+
+    def add(self, peaks: dict[str, int]) -> dict[str, int]:
+        """Add the peaks since the last call, and return the recent ones, which include them."""
+        now = time.monotonic()
+        recent: dict[str, int] = {}
+        with self._lock:
+            self._readings.append((now, peaks))
+            while self._readings[0][0] < now - PEAK_SECONDS:
+                self._readings.popleft()
+            for name, peak in (each for _, reading in self._readings for each in reading.items()):
+                recent[name] = max(recent.get(name, 0), peak)
+        return recent
+
+
+#: The workers, with the peaks of their slots.
+_workers: dict[WorkerProbe, RecentPeaks] = {}
 
 #: Measures the database of an alias; None for the configured one. Set by the app config, because this package does not
 #: import the store.
@@ -70,16 +94,20 @@ measure: Callable[[str | None], list[Measurement]] | None = None
 
 
 def add_worker(worker: WorkerProbe) -> None:
-    _workers.append(worker)
+    _workers[worker] = RecentPeaks()
 
 
 def remove_worker(worker: WorkerProbe) -> None:
-    if worker in _workers:
-        _workers.remove(worker)
+    _workers.pop(worker, None)
 
 
 def workers() -> list[WorkerProbe]:
     return list(_workers)
+
+
+def slot_peaks() -> list[tuple[str, int]]:
+    """Return the recent peaks of each worker by the kind of slot."""
+    return [peak for worker, recent in list(_workers.items()) for peak in recent.add(worker.slot_peaks()).items()]
 
 
 class Peaks:
@@ -90,6 +118,7 @@ class Peaks:
         #: By type. An attempt without an end is forgotten when it is deleted.
         self._running: defaultdict[str, WeakSet[object]] = defaultdict(WeakSet)
         self._peaks: dict[str, int] = {}
+        self._recent = RecentPeaks()
 
     def begin(self, type_name: str, attempt: object) -> None:
         with self._lock:
@@ -102,11 +131,10 @@ class Peaks:
         with self._lock:
             self._running[type_name].discard(attempt)
 
-    def take(self) -> dict[str, int]:
-        """Return the peaks since the last call."""
+    def recent(self) -> dict[str, int]:
         with self._lock:
             taken, self._peaks = self._peaks, {name: len(running) for name, running in self._running.items()}
-        return taken
+        return self._recent.add(taken)
 
 
 #: The handlers of records that run in this process, or in its child processes.

@@ -8,6 +8,7 @@ from django_jobchains import chains
 from django_jobchains.children.child_process import close_preload
 from django_jobchains.isolation import Isolation
 from django_jobchains.models import Job
+from django_jobchains.telemetry import probes
 from django_jobchains.telemetry.events import AttemptEnded, AttemptStarted, ChildDied, ChildKilled, JobCreated
 from tests.isolation.app.traced_jobs import URL, set_up_tracing
 from tests.records.models import Export
@@ -155,7 +156,10 @@ def test_deaths_of_child_processes_are_events(events, recorded, processors, star
     assert outcomes_of(recorded.all("process isolation.dies")[0]) == ["retried"]
 
 
-def test_metrics_show_the_pools_of_child_processes_and_their_slots(recorded, processors, start_worker, receiver):
+def test_metrics_show_the_pools_of_child_processes_and_their_slots(
+    recorded, processors, start_worker, receiver, monkeypatch
+):
+    monkeypatch.setattr(probes, "PEAK_SECONDS", 0)
     isolation = Isolation("process", key="films", max_workers=1, max_jobs_per_worker=1, grace_seconds=0.1)
     hangs = processors.register("isolation.hangs_for_ever", isolation=isolation)(lambda job: None).enqueue()
     counted = processors.register("isolation.count_down", isolation=isolation)(lambda job: None)

@@ -39,7 +39,7 @@ from django_jobchains.telemetry.events import (
     TicksDropped,
 )
 from django_jobchains.telemetry.names import MetricName
-from django_jobchains.telemetry.probes import CachedMeasurements, PoolCount, record_peaks, workers
+from django_jobchains.telemetry.probes import CachedMeasurements, PoolCount, record_peaks, slot_peaks, workers
 from django_jobchains.text.errors import type_name
 
 #: The limit of distinct values of an attribute. Others are reported as ``OTHER``.
@@ -303,11 +303,8 @@ class Gauges:
         self._stranded: deque[tuple[float, int]] = deque(maxlen=1000)
         observed: dict[MetricName, tuple[Callable[[], Numbers], Combine]] = {
             names.SLOTS: (self._slots, sum),
-            names.SLOT_PEAK: (
-                lambda: (((kind,), peak) for worker in workers() for kind, peak in worker.slot_peaks().items()),
-                sum,
-            ),
-            names.HANDLERS_PEAK: (lambda: (((name,), peak) for name, peak in record_peaks.take().items()), sum),
+            names.SLOT_PEAK: (lambda: (((kind,), peak) for kind, peak in slot_peaks()), sum),
+            names.HANDLERS_PEAK: (lambda: (((name,), peak) for name, peak in record_peaks.recent().items()), sum),
             names.POOL_CHILDREN: (
                 lambda: (
                     ((each.level, each.key, state), count)
