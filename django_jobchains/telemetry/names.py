@@ -214,14 +214,15 @@ SLOTS = _up_down_counter("jobchains.worker.slots", "{slot}", "Slots of this proc
 SLOT_PEAK = _gauge(
     "jobchains.worker.slots.peak",
     "{slot}",
-    "The most slots of this process that were in use at the same time since the metrics were last collected. "
-    "`thread` includes the slots that wait for child processes",
+    "The most slots of this process that were in use at the same time, in the last minute or since the metrics were "
+    "last collected. `thread` includes the slots that wait for child processes",
     SLOT_KIND,
 )
 HANDLERS_PEAK = _gauge(
     "jobchains.record.handlers.peak",
     "{record}",
-    "The most handlers of records that ran at the same time in this process since the metrics were last collected",
+    "The most handlers of records that ran at the same time in this process, in the last minute or since the metrics "
+    "were last collected",
     JOB_TYPE,
 )
 POOL_CHILDREN = _up_down_counter(
