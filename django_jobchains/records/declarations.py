@@ -29,7 +29,7 @@ from django_jobchains.records.processor import RecordProcessor, hooks_of, is_asy
 from django_jobchains.records.saving import extend_save
 from django_jobchains.store.queues import Override
 from django_jobchains.store.record_limits import LimitedRecords, RecordRate
-from django_jobchains.store.record_tables import COLUMNS, IdsSelect, RecordIds, RecordTable
+from django_jobchains.store.record_tables import COLUMNS, IdsSelect, QuerySetSQL, RecordIds, RecordTable
 from django_jobchains.values import ATTEMPTS_LIMIT, MAX_ATTEMPTS, TIMEOUT, Count, Duration, DurationLike, Value
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class RecordType:
         self._tables: dict[str, RecordTable] = {}
         #: Cached SELECTs without a condition from ``pre_dequeue``, because compiling them takes longer than running
         #: them. The parameters are placeholders.
-        self._selects: dict[Any, tuple[str, Sequence[Any]] | None] = {}
+        self._selects: dict[Any, QuerySetSQL | None] = {}
 
     @property
     def queue(self) -> str:
@@ -180,7 +180,7 @@ class RecordType:
     def select(self, using: str, condition: Q | None = None, column: str = "pk") -> IdsSelect:
         """Return the function with which the store selects a column of the records of the queryset, in its order."""
 
-        def select_values(where: str, params: Sequence[Any], order: Sequence[str]) -> tuple[str, Sequence[Any]] | None:
+        def select_values(where: str, params: Sequence[Any], order: Sequence[str]) -> QuerySetSQL | None:
             if condition is not None:
                 return self._compiled(using, condition, column, where, params, order)
             key = (using, column, where, *order)
@@ -190,14 +190,14 @@ class RecordType:
             found = self._selects[key]
             if found is None:
                 return None
-            sql, values = found
-            return sql, [params[value.number] if isinstance(value, _Place) else value for value in values]
+            values = [params[value.number] if isinstance(value, _Place) else value for value in found.params]
+            return found._replace(params=values)
 
         return select_values
 
     def _compiled(
         self, using: str, condition: Q | None, column: str, where: str, params: Sequence[Any], order: Sequence[str]
-    ) -> tuple[str, Sequence[Any]] | None:
+    ) -> QuerySetSQL | None:
         found = self.queryset.using(using)
         if condition is not None:
             found = found.filter(condition)
@@ -208,7 +208,7 @@ class RecordType:
             sql, compiled = found.order_by(*order_by).values(column).query.get_compiler(using).as_sql()
         except EmptyResultSet:  # For example for Q(pk__in=[]).
             return None
-        return sql, compiled
+        return QuerySetSQL(sql, compiled, has_values=len(compiled) > len(params))
 
 
 #: The places and lengths of the parts of a UUID.

@@ -127,7 +127,11 @@ class Database(ABC):
         return connections[self.using]
 
     @own_statements
-    def fetch(self, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
+    def fetch(self, sql: str, params: Sequence[Any], *, of_queryset: bool = False) -> list[tuple[Any, ...]]:
+        """Run a statement and return its rows.
+
+        ``of_queryset``: some parameters belong to a QuerySet. Only Django's cursor converts all their types.
+        """
         with connections[self.using].cursor() as cursor:
             cursor.execute(sql, params)
             rows: list[tuple[Any, ...]] = cursor.fetchall()

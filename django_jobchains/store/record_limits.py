@@ -13,7 +13,7 @@ from django_jobchains.store.deduplication import KEY_LENGTH
 from django_jobchains.store.deduplication import TENANT_SEPARATOR as SEPARATOR
 from django_jobchains.store.errors import retried
 from django_jobchains.store.rates import Charge, Rates, StartRate, in_microseconds
-from django_jobchains.store.record_tables import Dequeued, IdsSelect, RecordPart, RecordTable
+from django_jobchains.store.record_tables import Dequeued, IdsSelect, QuerySetSQL, RecordPart, RecordTable
 from django_jobchains.store.records import DequeueInTransaction, DequeueRequest, Records
 
 #: The most keys of one dequeue, which are also its most locks.
@@ -125,16 +125,17 @@ class RecordLimits(RecordPart):
 
         Keys that others have locked are left out.
         """
-        tables, turns, params = self._turns(table, limits, rotation, request, "<=")
+        tables, turns = self._turns(table, limits, rotation, request, "<=")
         lock, name = "true", []
         if limits.is_keyed and self.db.locks_rows:
             lock, name = self.db.try_lock(f"%s::text || '{SEPARATOR}' || COALESCE(key::text, '')"), [limits.name]
         if limits.rate is not None and limits.rate.is_keyed:
             lock = f"{lock} AND {self._rates.try_lock('rate_key')}"
         rows = self.db.fetch(
-            f"{tables}, found AS MATERIALIZED (SELECT key, rate_key FROM ({turns}) AS turns LIMIT %s) "
+            f"{tables}, found AS MATERIALIZED (SELECT key, rate_key FROM ({turns.sql}) AS turns LIMIT %s) "
             f"SELECT key, rate_key, {lock} FROM found",
-            [*params, min(request.limit, MAX_KEYS), *name],
+            [*turns.params, min(request.limit, MAX_KEYS), *name],
+            of_queryset=turns.has_values,
         )
         locked = [Turn(key, rate_key) for key, rate_key, is_locked in rows if is_locked]
         rotation.met_lock = len(locked) < len(rows)
@@ -175,8 +176,8 @@ class RecordLimits(RecordPart):
             return 0
         starts = self._read(rate, [rate.name], rotation)[rate.name]
         if rotation.next_start_at is not None:  # Without ready records, the lane need not query at that time.
-            is_ready, params = self._ready(table, request)
-            if not self.db.fetch(f"SELECT 1 WHERE {is_ready}", params):
+            is_ready, params, has_values = self._ready(table, request)
+            if not self.db.fetch(f"SELECT 1 WHERE {is_ready}", params, of_queryset=has_values):
                 rotation.next_start_at = None
         return starts
 
@@ -227,17 +228,18 @@ class RecordLimits(RecordPart):
     def _counted(self, table: RecordTable, limits: LimitedRecords) -> dict[Any, int]:
         """Return how many records of each key are in process. Without keys, all of them have the key None."""
         key, group = ("key", "GROUP BY key") if limits.is_keyed else ("NULL", "")
-        sql, params = _held(table, limits)
-        return dict(self.db.fetch(f"WITH held(key) AS ({sql}) SELECT {key}, count(*) FROM held {group}", params))
+        held, params, has_values = _held(table, limits)
+        sql = f"WITH held(key) AS ({held}) SELECT {key}, count(*) FROM held {group}"
+        return dict(self.db.fetch(sql, params, of_queryset=has_values))
 
     def _seconds_to_start(
         self, table: RecordTable, limits: LimitedRecords, rotation: RecordRotation, request: DequeueRequest
     ) -> float | None:
         """Return the seconds until the rate allows the next start of a key that has ready records and a free place."""
-        tables, turns, params = self._turns(table, limits, rotation, request, ">")
+        tables, turns = self._turns(table, limits, rotation, request, ">")
         now = self.db.microseconds(self.db.now)
-        sql = f"{tables} SELECT (min(starts_at) - {now}) / 1000000.0 FROM ({turns}) AS turns"
-        [(seconds,)] = self.db.fetch(sql, params)
+        sql = f"{tables} SELECT (min(starts_at) - {now}) / 1000000.0 FROM ({turns.sql}) AS turns"
+        [(seconds,)] = self.db.fetch(sql, turns.params, of_queryset=turns.has_values)
         return None if seconds is None else float(seconds)
 
     def _turns(
@@ -247,22 +249,23 @@ class RecordLimits(RecordPart):
         rotation: RecordRotation,
         request: DequeueRequest,
         compared: str,
-    ) -> tuple[str, str, list[Any]]:
-        """Return SQL of common tables, and of a SELECT of the keys with ready records and a free place, in turn.
+    ) -> tuple[str, QuerySetSQL]:
+        """Return SQL of common tables, and a SELECT of the keys with ready records and a free place, in turn.
 
-        It finds each key with one index probe. The keys after the one that was served last come first, then NULL, then
-        the others. ``compared``: how the time of the next start, if keys have rates, compares with the current time.
+        The parameters are those of both. It finds each key with one index probe. The keys after the one that was served
+        last come first, then NULL, then the others. ``compared``: how the time of the next start, if keys have rates,
+        compares with the current time.
         """
         column, own, served = f"n.{limits.column}", table.under("n"), rotation.served
         waits = f"{_waits(own)} AND {own.state} = 'queued'" if request.retry_seconds is None else _waits(own)
         first = f"SELECT {column} FROM {table.name} AS n WHERE {waits} AND {{}} ORDER BY {column} LIMIT 1"
         tables: list[str] = []
-        arms: list[str] = []
+        arms: list[QuerySetSQL] = []
         params: list[Any] = []
-        of_arms: list[Any] = []
-        has_room = "true"
+        has_room, has_values = "true", False
         if limits.is_keyed:
-            sql, params = _held(table, limits)
+            sql, held_params, has_values = _held(table, limits)
+            params += held_params
             full = f"SELECT key FROM jobchains_held GROUP BY key HAVING count(*) >= {limits.slot_limit}"
             tables += [f"jobchains_held(key) AS ({sql})", f"jobchains_full(key) AS MATERIALIZED ({full})"]
             has_room = f"{_TURN}.key NOT IN (SELECT key FROM jobchains_full WHERE key IS NOT NULL)"
@@ -281,12 +284,12 @@ class RecordLimits(RecordPart):
                 starts_at = self._rates.starts_at(_RATE, rate_key)
                 source = f"FROM {_RATE}" if is_null else f"{source} CROSS JOIN {_RATE}"
                 is_allowed = f"{starts_at} {compared} {self.db.microseconds(self.db.now)}"
-            is_ready, ready_params = self._ready(table, _only(table, limits, request, ready))
-            arms.append(
+            is_ready = self._ready(table, _only(table, limits, request, ready))
+            sql = (
                 f"SELECT {key} AS key, {rate_key} AS rate_key, {starts_at} AS starts_at {source} "
-                f"WHERE {condition} AND {is_allowed} AND {is_ready}"
+                f"WHERE {condition} AND {is_allowed} AND {is_ready.sql}"
             )
-            of_arms.extend(ready_params)
+            arms.append(is_ready._replace(sql=sql))
 
         def add(name: str, begin: str, end: str, values: list[Any]) -> None:
             """Add the keys from the first one that meets a condition on, as long as they meet another."""
@@ -308,21 +311,24 @@ class RecordLimits(RecordPart):
             add_arm("NULL", "", f"NOT {is_full}", "IS NULL")
         if served is not None:
             add("jobchains_until", f"{column} <= %s", f"{column} <= %s", [served, served])
-        return f"WITH RECURSIVE {', '.join(tables)}", " UNION ALL ".join(arms), [*params, *of_arms]
+        params += [value for arm in arms for value in arm.params]
+        has_values = has_values or any(arm.has_values for arm in arms)
+        turns = QuerySetSQL(" UNION ALL ".join(arm.sql for arm in arms), params, has_values)
+        return f"WITH RECURSIVE {', '.join(tables)}", turns
 
-    def _ready(self, table: RecordTable, request: DequeueRequest) -> tuple[str, list[Any]]:
-        """Return SQL of whether a record of a request is ready, with its parameters."""
+    def _ready(self, table: RecordTable, request: DequeueRequest) -> QuerySetSQL:
+        """Return SQL of whether a record of a request is ready."""
         selects = self._records.selects(table, request)
         # Not EXISTS, which PostgreSQL could turn into a join that reads all records.
-        found = " OR ".join(f"({sql} LIMIT 1) IS NOT NULL" for sql, _ in selects)
-        return f"({found or 'false'})", [value for _, values in selects for value in values]
+        found = " OR ".join(f"({select.sql} LIMIT 1) IS NOT NULL" for select in selects)
+        params = [value for select in selects for value in select.params]
+        return QuerySetSQL(f"({found or 'false'})", params, any(select.has_values for select in selects))
 
 
-def _held(table: RecordTable, limits: LimitedRecords) -> tuple[str, list[Any]]:
+def _held(table: RecordTable, limits: LimitedRecords) -> QuerySetSQL:
     """Return an SQL SELECT of the key of each record in process, or of its id without keys."""
-    found = limits.select(f"{table.under(table.name).state} = 'processing'", [], ["started_at"])
-    sql, params = found or (f"SELECT {limits.column or table.id} FROM {table.name} WHERE 1 = 0", [])
-    return sql, [*params]
+    nothing = QuerySetSQL(f"SELECT {limits.column or table.id} FROM {table.name} WHERE 1 = 0", [], has_values=False)
+    return limits.select(f"{table.under(table.name).state} = 'processing'", [], ["started_at"]) or nothing
 
 
 def _only(
@@ -331,7 +337,7 @@ def _only(
     """Return a request for records whose key meets a condition. It repeats the condition of the index of keys."""
     of_key = f"{table.name}.{limits.column} {condition} AND {_waits(table.under(table.name))}"
 
-    def select(where: str, values: Sequence[Any], order: Sequence[str]) -> tuple[str, Sequence[Any]] | None:
+    def select(where: str, values: Sequence[Any], order: Sequence[str]) -> QuerySetSQL | None:
         return request.select(f"({where}) AND {of_key}", [*values, *params], order)
 
     return request._replace(select=select)

@@ -88,12 +88,14 @@ class RecordOperations(RecordPart):
         with self.db.transaction():
             try:
                 with self.db.waits_within(CANCEL_SECONDS):
-                    return len(self.db.fetch(self._cancel(table, self._locked(table, select)), params))
+                    return len(
+                        self.db.fetch(self._cancel(table, self._locked(table, select)), params, of_queryset=True)
+                    )
             except OperationalError as error:
                 if not is_lock_timeout(error):
                     raise
             waiting = self._locked(table, select, "'queued', 'errored'")
-            count = len(self.db.fetch(self._cancel(table, waiting), params))
+            count = len(self.db.fetch(self._cancel(table, waiting), params, of_queryset=True))
             unlocked, left = self.cancel_unlocked(table, ids)
             self.db.fetch(self._defer_cancel(table), [table.name, rows_json(_LEFT, [(id_, id_) for id_ in left])])
             return count + unlocked + len(left)
@@ -102,8 +104,8 @@ class RecordOperations(RecordPart):
         """Cancel or flag records that are not locked. Return how many, and the ids of the others, as JSON values."""
         select, params = ids
         skipping = self._locked(table, select, lock=self.db.skip_lock("free"))
-        count = len(self.db.fetch(self._cancel(table, skipping), params))
-        left = self.db.fetch(self._cancelable(table, select), params)
+        count = len(self.db.fetch(self._cancel(table, skipping), params, of_queryset=True))
+        left = self.db.fetch(self._cancelable(table, select), params, of_queryset=True)
         return count, [table.ids.to_parameter(table.ids.from_column(id_)) for (id_,) in left]
 
     @retried
@@ -133,7 +135,7 @@ class RecordOperations(RecordPart):
     def _queued(self, table: RecordTable, sql: str, params: Sequence[Any]) -> int:
         """Queue records, and forget earlier requests to cancel them. Return how many."""
         with self.db.transaction():
-            rows = self.db.fetch(sql, params)
+            rows = self.db.fetch(sql, params, of_queryset=True)
             if rows and self.db.locks_rows:
                 ids = table.ids_json(table.ids.from_column(id_) for (id_,) in rows)
                 self.db.execute(self._forget_cancel(table), [ids])

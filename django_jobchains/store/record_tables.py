@@ -10,9 +10,6 @@ from django_jobchains.store.rates import Charge
 
 #: A record by its primary key, and the number of its lease.
 RecordKey = tuple[Any, int]
-#: Returns an SQL SELECT of primary keys with its parameters, from a condition with its parameters and names of columns
-#: to order by. None: no such row can exist.
-IdsSelect = Callable[[str, Sequence[Any], Sequence[str]], tuple[str, Sequence[Any]] | None]
 RecordEndKind = Literal["completed", "errored", "failed", "requeued", "handed_back"]
 
 #: The columns of ``rows`` that name a record.
@@ -34,6 +31,19 @@ COLUMNS = (
 )
 #: The states that workers know. Rows with any other state are ignored.
 STATES = ("queued", "processing", "completed", "errored", "failed", "cancelled")
+
+
+class QuerySetSQL(NamedTuple):
+    """SQL compiled from a QuerySet. ``has_values``: some parameters are the QuerySet's, and not the store's."""
+
+    sql: str
+    params: Sequence[Any]
+    has_values: bool
+
+
+#: Returns a SELECT of primary keys, from a condition with its parameters and names of columns to order by. None: no
+#: such row can exist.
+IdsSelect = Callable[[str, Sequence[Any], Sequence[str]], QuerySetSQL | None]
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from django_jobchains.store.record_tables import (
     KEY,
     Dequeued,
     IdsSelect,
+    QuerySetSQL,
     RecordEnd,
     RecordKey,
     RecordPart,
@@ -170,13 +171,13 @@ class Records(RecordPart):
         """
         own = table.under(table.name)
         conditions = [(f"{own.state} = '{state}'", order) for state, order in _INDEXED.items()]
-        counts: list[str] = []
-        params: list[Any] = []
-        for condition, order in [*conditions, *self._ready(own, retry_seconds)]:
-            sql, values = select(one_line(condition), [], order) or ("SELECT 1 WHERE 1 = 0", [])
-            counts.append(f"(SELECT count(*) FROM ({sql} LIMIT %s) AS found)")
-            params += [*values, count_to]
-        [row] = self._fetch(f"SELECT {', '.join(counts)}", params)
+        selects = [
+            select(one_line(condition), [], order) or QuerySetSQL("SELECT 1 WHERE 1 = 0", [], has_values=False)
+            for condition, order in [*conditions, *self._ready(own, retry_seconds)]
+        ]
+        counts = ", ".join(f"(SELECT count(*) FROM ({found.sql} LIMIT %s) AS found)" for found in selects)
+        params = [value for found in selects for value in [*found.params, count_to]]
+        [row] = self._fetch(f"SELECT {counts}", params, of_queryset=any(found.has_values for found in selects))
         queued, processing, errored, failed, *due = row
         return RecordCount(queued, processing, errored, failed, min(sum(due), count_to))
 
@@ -185,15 +186,16 @@ class Records(RecordPart):
         selects = self.selects(table, request)
         if not selects:
             return []
-        sql = self._start(table, tuple(sql for sql, _ in selects), request.limit)
-        params = [param for _, params in selects for param in params]
-        rows = self._fetch(sql, [*params, request.hostname])
+        sql = self._start(table, tuple(select.sql for select in selects), request.limit)
+        params = [param for select in selects for param in select.params]
+        has_values = any(select.has_values for select in selects)
+        rows = self._fetch(sql, [*params, request.hostname], of_queryset=has_values)
         return [Dequeued(table.ids.from_column(id_), *others) for id_, *others in rows]
 
-    def _fetch(self, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
+    def _fetch(self, sql: str, params: Sequence[Any], *, of_queryset: bool = False) -> list[tuple[Any, ...]]:
         """Run a single statement, whose waits for a lock of the table ``waits_at_most`` limits."""
         with self.db.limited():
-            return self.db.fetch(sql, params)
+            return self.db.fetch(sql, params, of_queryset=of_queryset)
 
     def _end(
         self,
@@ -220,7 +222,7 @@ class Records(RecordPart):
 
     # Which records are ready
 
-    def selects(self, table: RecordTable, request: DequeueRequest) -> list[tuple[str, Sequence[Any]]]:
+    def selects(self, table: RecordTable, request: DequeueRequest) -> list[QuerySetSQL]:
         """Return a SELECT for each index that finds records, or a single SELECT if the caller has its own order.
 
         The default order uses times of different columns, so no single index covers it.

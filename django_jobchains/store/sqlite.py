@@ -50,11 +50,11 @@ class SQLiteDatabase(Database):
     # A bare column has lost its type there, so SQLite would read the whole table instead of the index.
     returned_job_id = "CAST(job_id AS text)"
 
-    def fetch(self, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
+    def fetch(self, sql: str, params: Sequence[Any], *, of_queryset: bool = False) -> list[tuple[Any, ...]]:
         """Run a statement without Django's cursor, which takes longer to replace the placeholders than SQLite to run
         most statements."""
         connection = self.connection
-        if is_watched(connection):
+        if of_queryset or is_watched(connection):
             return super().fetch(sql, params)
         connection.ensure_connection()
         connection.validate_no_broken_transaction()

@@ -47,6 +47,14 @@ class Export(JobRecord):
         ordering = ["name"]
 
 
+class Parcel(JobRecord):
+    """A model with columns of more types, for conditions."""
+
+    size = models.IntegerField(default=0)
+    label = models.JSONField(default=dict)
+    content = models.BinaryField(default=b"")
+
+
 class Letter(models.Model):
     """An existing table whose columns have other names, and whose keys are texts."""
 

@@ -5,7 +5,7 @@ import pytest
 from django_jobchains.declare.policies import Backoff
 from django_jobchains.store import get_store
 from django_jobchains.store.record_limits import LimitedRecords, RecordRotation
-from django_jobchains.store.record_tables import RecordEnd
+from django_jobchains.store.record_tables import QuerySetSQL, RecordEnd
 from django_jobchains.store.records import DequeueRequest
 from tests.records.models import Upload
 from tests.store.methods import public_methods
@@ -19,7 +19,7 @@ def ids_of(key):
 
 
 def select(where, params, order):
-    return f"SELECT id FROM {Upload._meta.db_table} WHERE {where}", params
+    return QuerySetSQL(f"SELECT id FROM {Upload._meta.db_table} WHERE {where}", params, has_values=False)
 
 
 REQUEST = DequeueRequest(select, 10, "host", "default")

@@ -201,14 +201,14 @@ class PostgreSQLDatabase(Database):
     def id(self, value: UUID) -> UUID:
         return value
 
-    def fetch(self, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
+    def fetch(self, sql: str, params: Sequence[Any], *, of_queryset: bool = False) -> list[tuple[Any, ...]]:
         """Run a prepared statement, because planning the claim takes longer than running it."""
         connection = self.connection
         connection.ensure_connection()
         raw: psycopg.Connection[Any] = connection.connection
         direct = self._direct(raw)
         direct.is_untouched = False
-        if is_watched(connection):
+        if of_queryset or is_watched(connection):
             self.begin()
             return super().fetch(sql, params)
         with self._watching(connection) as now:

@@ -5,8 +5,10 @@ of a worker also wait for each other more than for the database. psycopg release
 for one statement; the calls in attempts release it once: docs/decisions/0017-no-pipelines.md.
 """
 
+import re
 from collections.abc import Sequence
 from hashlib import blake2b
+from itertools import count
 from typing import Any
 
 import psycopg
@@ -152,8 +154,8 @@ class Direct:
             oldest = next(iter(self._names))
             libpq.execute(raw, f"DEALLOCATE {self._names.pop(oldest).decode()}")
         self._prepared += 1
-        first, *parts = sql.split("%s")
-        text = (first + "".join(f"${number}{part}" for number, part in enumerate(parts, 1))).encode()
+        numbers = count(1)
+        text = re.sub("%[s%]", lambda found: "%" if found[0] == "%%" else f"${next(numbers)}", sql).encode()
         # With a hash, so that a session which a pooler passes on never runs another client's statement instead.
         name = b"jobchains_%d_%s" % (self._prepared, blake2b(text, digest_size=8).hexdigest().encode())
         raw.pgconn.send_prepare(name, text)
