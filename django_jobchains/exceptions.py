@@ -106,6 +106,7 @@ class TaskNotImported(RegistryError):
 
     def __init__(self, path: str, problem: str) -> None:
         self.path = path
+        self.problem = problem
         super().__init__(f"The task {path!r} cannot be imported: {problem}")
 
 

@@ -356,6 +356,7 @@ class Migration(migrations.Migration):
                 ("stuck", models.PositiveIntegerField(verbose_name="stuck")),
                 ("queues", models.JSONField(null=True, verbose_name="queues")),
                 ("type_names", models.JSONField(verbose_name="types")),
+                ("types_digest", models.CharField(default="", max_length=32)),
                 ("is_stopping", models.BooleanField(verbose_name="stopping")),
                 ("started_at", models.DateTimeField(verbose_name="started at")),
                 ("heartbeat_at", models.DateTimeField(verbose_name="heartbeat at")),

@@ -5,7 +5,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_jobchains.models.jobs import QUEUE_LENGTH, TYPE_NAME_LENGTH, Job, JobTable
 
-#: The length of ``declare.schedules.digest_of``.
+#: The length of ``declare.schedules.digest_of`` and ``store.workers.digest_of``.
 DIGEST_LENGTH = 32
 
 
@@ -24,6 +24,8 @@ class WorkerPresence(JobTable):
     #: NULL for all queues.
     queues = models.JSONField(_("queues"), null=True)
     type_names = models.JSONField(_("types"))
+    #: Identifies these types, because other workers read a long list only once.
+    types_digest = models.CharField(max_length=DIGEST_LENGTH, default="")
     is_stopping = models.BooleanField(_("stopping"))
     #: Its pools of child processes, as ``PoolState``; NULL or an empty list if it has none.
     pools = models.JSONField(_("pools"), null=True)

@@ -1,12 +1,13 @@
 """The rows of running workers. Each worker renews its own row, and deletes the rows of dead workers."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from hashlib import blake2b
 from typing import Any, Literal
 
-from django_jobchains.store.database import Part, statement
+from django_jobchains.store.database import Part, names_json, statement
 from django_jobchains.store.errors import retried
 
 #: The number of missed heartbeats after which a worker is considered dead.
@@ -75,7 +76,7 @@ class WorkerState:
 
 @dataclass(frozen=True, slots=True)
 class Beat(WorkerState):
-    """A worker's heartbeat. The fields are in the order of ``_COLUMNS``."""
+    """A worker's heartbeat. The fields are in the order of ``_COLUMNS``, which ends with the digest of the types."""
 
     up_seconds: float
     heartbeat_seconds: float
@@ -113,7 +114,7 @@ class WorkerFacts(WorkerState):
 
 _COLUMNS = (
     "id text, host text, pid int, version text, slots int, busy int, stuck int, queues text, type_names text, "
-    "is_stopping boolean, pools text, schedules text, up_seconds float, heartbeat_seconds float"
+    "is_stopping boolean, pools text, schedules text, up_seconds float, heartbeat_seconds float, types_digest text"
 )
 
 
@@ -124,7 +125,7 @@ class Workers(Part):
         row = {**asdict(beat), "type_names": json.dumps(beat.type_names)}
         row["pools"] = json.dumps([asdict(pool) for pool in beat.pools[:MAX_POOLS]])
         row["queues"] = None if beat.queues is None else json.dumps(beat.queues)
-        self.db.fetch(self._beat, list(row.values()))
+        self.db.fetch(self._beat, [*row.values(), digest_of(beat.type_names)])
 
     @retried
     def leave(self, worker: str) -> None:
@@ -140,11 +141,12 @@ class Workers(Part):
     def present(self, known: Mapping[str, WorkerFacts] | None = None) -> list[WorkerFacts]:
         """Return the workers that have a row, in the order of their starts.
 
-        ``known``: the workers that were read before, by their ids. The lists of their queues and types, which never
-        change, are not read again: with N workers that beat, these would be N² long lists in each interval.
+        ``known``: the workers that were read before, by their ids. The lists of their queues and types are not read
+        again unless the types have changed: with N workers that beat, these would be N² long lists in each interval.
         """
         known = known or {}
-        rows = self.db.fetch(self._present, [json.dumps([{"id": id_} for id_ in known])])
+        names = [f"{id_} {digest_of(worker.type_names)}" for id_, worker in known.items()]
+        rows = self.db.fetch(self._present, [names_json(names)])
         return [self._worker(row, known.get(row[0])) for row in rows]
 
     @retried
@@ -157,7 +159,7 @@ class Workers(Part):
         worker, host, pid, version, slots, busy, stuck, queues, type_names, is_stopping, *rest = row
         pools, schedules, interval, *times = rest
         started_at, heartbeat_at, age = self.db.time(times[0]), self.db.time(times[1]), max(times[2], 0.0)
-        if known:
+        if known and type_names is None:
             served, types = known.queues, known.type_names
         else:
             served = None if queues is None else tuple(json.loads(queues))
@@ -176,16 +178,20 @@ class Workers(Part):
 
     @statement
     def _beat(self) -> str:
+        # A list that has not changed is kept, so that PostgreSQL does not store a long one again at each heartbeat.
+        worker = self.tables.worker
+        is_changed = f"{worker}.types_digest <> excluded.types_digest"
         return f"""
-            INSERT INTO {self.tables.worker} (id, host, pid, version, slots, busy, stuck, queues, type_names,
-                is_stopping, pools, schedules, started_at, heartbeat_at, heartbeat_seconds)
+            INSERT INTO {worker} (id, host, pid, version, slots, busy, stuck, queues, type_names,
+                is_stopping, pools, schedules, started_at, heartbeat_at, heartbeat_seconds, types_digest)
             SELECT d.id, d.host, d.pid, d.version, d.slots, d.busy, d.stuck, d.queues{self.db.json_cast},
                 d.type_names{self.db.json_cast}, d.is_stopping, d.pools{self.db.json_cast}, d.schedules,
-                {self.db.after("clock.now", "d.up_seconds * -1")}, clock.now, d.heartbeat_seconds
+                {self.db.after("clock.now", "d.up_seconds * -1")}, clock.now, d.heartbeat_seconds, d.types_digest
             FROM {self.db.row(_COLUMNS)} CROSS JOIN {self.db.clock} WHERE true
             ON CONFLICT (id) DO UPDATE SET slots = excluded.slots, busy = excluded.busy, stuck = excluded.stuck,
                 is_stopping = excluded.is_stopping, pools = excluded.pools, heartbeat_at = excluded.heartbeat_at,
-                heartbeat_seconds = excluded.heartbeat_seconds
+                heartbeat_seconds = excluded.heartbeat_seconds, types_digest = excluded.types_digest,
+                type_names = CASE WHEN {is_changed} THEN excluded.type_names ELSE {worker}.type_names END
             RETURNING id
         """
 
@@ -201,15 +207,21 @@ class Workers(Part):
 
     @statement
     def _present(self) -> str:
-        is_known = self.db.any_of(f"SELECT d.id FROM {self.db.rows('id text')}")
+        known = self.db.any_of(f"SELECT d.name FROM {self.db.rows('name text')}")
         return f"""
             SELECT id, host, pid, version, slots, busy, stuck, CASE WHEN is_known THEN NULL ELSE queues END,
                 CASE WHEN is_known THEN NULL ELSE type_names END, is_stopping, pools, schedules, heartbeat_seconds,
                 {self.db.time_as_text("started_at")}, {self.db.time_as_text("heartbeat_at")},
                 {self.db.seconds("heartbeat_at", self.db.now)}
-            FROM (SELECT worker.*, id {is_known} AS is_known FROM {self.tables.worker} AS worker) AS present
+            FROM (
+                SELECT worker.*, id || ' ' || types_digest {known} AS is_known FROM {self.tables.worker} AS worker
+            ) AS present
             ORDER BY started_at, id
         """
+
+
+def digest_of(type_names: Sequence[str]) -> str:
+    return blake2b(json.dumps(type_names).encode(), digest_size=16).hexdigest()
 
 
 def _pools(stored: str | None) -> tuple[PoolState, ...]:

@@ -202,10 +202,11 @@ class JobchainsBackend(BaseTaskBackend):
         return self.slice().add(type_name, task).task
 
     def missing_task(self, path: str, error: TaskNotImported) -> AnyTask:
-        """Return a task that stands for a task that cannot be imported, and raises this error."""
+        """Return a task that stands for a task that cannot be imported, and raises an error like this one."""
 
         def missing(*args: Any, **kwargs: Any) -> None:
-            raise error
+            # Not the same error, whose traceback would grow with each job.
+            raise TaskNotImported(path, error.problem) from error.__cause__
 
         missing.__module__, _, missing.__qualname__ = path.rpartition(".")
         missing.__name__ = missing.__qualname__

@@ -8,7 +8,7 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 
-from django_jobchains.exceptions import JobTypeNotFound
+from django_jobchains.exceptions import JobTypeNotFound, TaskNotImported
 from django_jobchains.models import Job, TaskName
 from django_jobchains.tasks_backend.framework import TaskResultStatus, task_backends
 from django_jobchains.telemetry.events import WorkerStarted
@@ -127,6 +127,15 @@ def test_a_task_that_does_not_exist_fails_with_the_reason(run, forget, missing):
     assert f"The task {MISSING!r} cannot be imported: ModuleNotFoundError: No module named" in error.traceback
 
 
+def test_the_traceback_of_a_missing_task_does_not_grow_with_each_job():
+    """It would keep the frames of all attempts, with their inputs."""
+    task = task_backends["default"].missing_task(MISSING, TaskNotImported(MISSING, "gone"))
+    for _ in range(2):
+        with pytest.raises(TaskNotImported, match=r"gone\.send' cannot be imported: gone$") as caught:
+            task.func()
+        assert len(caught.traceback) == 2
+
+
 def test_a_module_that_raises_fails_its_tasks(run, forget, missing, tmp_path, monkeypatch):
     (tmp_path / "broken_tasks.py").write_text("raise ZeroDivisionError('at import')")
     monkeypatch.syspath_prepend(tmp_path)
@@ -154,9 +163,12 @@ def test_a_running_worker_leaves_missing_tasks_to_others_for_a_while(
 
 
 def test_missing_tasks_are_left_to_a_live_worker_that_serves_them(make_worker, forget, missing, store):
+    """The other worker has found the task while it ran."""
     forget()
-    worker_row(store, "other", type_names=(MISSING,))
+    worker_row(store, "other", type_names=())
     worker = make_worker()
+    worker.components.heartbeat.step()
+    worker_row(store, "other", type_names=(MISSING,))
     worker.components.heartbeat.step()
     finder = worker.components.task_finder
     assert not finder.find(grace_seconds=0)

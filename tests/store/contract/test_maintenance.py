@@ -75,6 +75,16 @@ def test_constant_columns_of_a_known_worker_are_not_read_again(store):
     assert found == [state_of(replace(BEAT, busy=7)), state_of(other)]
 
 
+def test_changed_types_of_a_worker_are_read_again(store):
+    """A worker serves other tasks than at its start: new ones are enqueued, and other workers begin to serve them."""
+    store.workers.beat(BEAT)
+    known = {}
+    for types in (BEAT.type_names, ("shop.new",), ("shop.other",), ()):
+        store.workers.beat(replace(BEAT, type_names=types))
+        known = {worker.id: worker for worker in store.workers.present(known)}
+        assert known[BEAT.id].type_names == types
+
+
 def test_stopped_workers_and_those_that_missed_six_of_their_heartbeats_have_no_row(store):
     for name, seconds in (("stopped", 10), ("silent", 10), ("rare", 1_000), ("live", 10)):
         store.workers.beat(replace(BEAT, id=name, heartbeat_seconds=seconds))
