@@ -19,7 +19,7 @@ TENANT_SEPARATOR = "\N{SYMBOL FOR UNIT SEPARATOR}"
 #: How long the row of an unused key is kept. A transaction with an older snapshot could not see that it was used.
 KEY_SECONDS = 86_400
 #: The columns of keys to find.
-_KEYS = "job_id uuid, type_name text, key text, scope text, seconds float, excluded text"
+_KEYS = "position int, type_name text, key text, scope text, seconds float, excluded text"
 
 Scope = Literal["incomplete", "any", "incomplete_or_recent"]
 Replaceable = Literal["input", "run_at"]
@@ -127,7 +127,8 @@ class Keys(Part):
     def find(self, rows: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
         """Find chains in a second statement, so that it sees what earlier transactions committed.
 
-        ``rows``: the columns of ``_KEYS``. Each result has the id of a new job, and the id and the creation of a chain.
+        ``rows``: the columns of ``_KEYS``. Each result has the position of a new job, and the id and the creation of a
+        chain.
         """
         return self.db.fetch(self._with_key, [rows_json(_KEYS, rows)])
 
@@ -145,9 +146,9 @@ class Keys(Part):
         """
         job, since = self.tables.job, self.db.after(self.db.now, "-d.seconds")
         return f"""
-            SELECT wanted.job_id, wanted.chain_id,
+            SELECT wanted.position, wanted.chain_id,
                 (SELECT {self.db.time_as_text("root.created_at")} FROM {job} AS root WHERE root.id = wanted.chain_id)
-            FROM (SELECT d.job_id, COALESCE(
+            FROM (SELECT d.position, COALESCE(
                 (SELECT job.chain_id FROM {job} AS job WHERE d.scope <> 'any' AND job.deduplication_key = d.key
                     AND job.status IN ('blocked', 'pending', 'running') AND job.chain_type_name = d.type_name
                     AND NOT ({self.db.is_listed("job.chain_id", "d.excluded")})

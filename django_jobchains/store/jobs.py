@@ -308,20 +308,20 @@ class Jobs(Part, ABC):
             return {}
         unmarked = self._keys.lock(list(dict.fromkeys(lock_ids.values())))
         rows = []
-        for job in jobs:
+        for number, job in enumerate(jobs):
             if key := job.deduplicate:
                 excluded = json.dumps([self.db.id_text(id_) for id_ in key.exclude_chain_ids])
                 seconds = key.window_seconds
-                rows.append((job.id.hex, *_name(job), key.scope, seconds, excluded))
+                rows.append((number, *_name(job), key.scope, seconds, excluded))
         found = {
-            self.db.id(id_): CreatedJob(self.db.id(chain_id), self.db.time(text), True)
-            for id_, chain_id, text in self._keys.find(rows)
+            number: CreatedJob(self.db.id(chain_id), self.db.time(text), True)
+            for number, chain_id, text in self._keys.find(rows)
         }
         existing: dict[int, CreatedJob | UUID] = {}
         first: dict[tuple[str, str], UUID] = {}
         for number, job in enumerate(jobs):
             if job.deduplicate:
-                if replacement := found.get(job.id) or first.get(_name(job)):
+                if replacement := found.get(number) or first.get(_name(job)):
                     existing[number] = replacement
                 else:
                     first[_name(job)] = job.id

@@ -6,7 +6,7 @@ import pytest
 from django.db import transaction
 
 from django_jobchains import chains
-from django_jobchains.chains import ChainNotFound, Deduplicate
+from django_jobchains.chains import ChainNotFound, Deduplicate, DuplicateJobId
 from django_jobchains.models import Job, JobBlocker
 from tests.deduplication.keyed_chains import KEY, mail, ship, start
 from tests.support.attempts import committed
@@ -46,6 +46,15 @@ def test_given_id_and_blockers_are_ignored_if_the_key_exists():
     assert (again.id, again.deduplicated) == (first.id, True)
     assert not Job.objects.filter(pk=given).exists()
     assert not JobBlocker.objects.exists()
+
+
+def test_given_id_of_a_chain_that_exists_can_be_used_with_another_key():
+    first, given = start(key="a"), uuid4()
+    created = chains.enqueue_many([item("a", id=given), item("b", id=given), item("a")])
+    assert [chain.id for chain in created] == [first.id, given, first.id]
+    assert flags(created) == [True, False, True]
+    with pytest.raises(DuplicateJobId):
+        chains.enqueue_many([item("c", id=(again := uuid4())), item("d", id=again)])
 
 
 def test_only_the_blockers_of_the_first_of_equal_keys_are_used():
