@@ -181,14 +181,21 @@ class Database(ABC):
 
     # Transactions
 
+    @property
+    def is_in_transaction(self) -> bool:
+        """Whether the store joins the caller's transaction. Without autocommit, the caller always has one."""
+        connection = self.connection
+        return connection.in_atomic_block or not connection.get_autocommit()
+
     @contextmanager
     def transaction(self) -> Iterator[bool]:
         """Open a transaction of the store, or join the caller's. Yields whether it is the store's own."""
         if self.connection.in_atomic_block:
             yield False
         else:
-            with transaction.atomic(using=self.using):
-                yield True
+            is_own = not self.is_in_transaction
+            with transaction.atomic(using=self.using):  # Without autocommit, a savepoint.
+                yield is_own
 
     def begin(self) -> None:  # noqa: B027 - most databases have nothing to do
         """Send the BEGIN of a transaction that Django has opened, if it has not been sent yet."""

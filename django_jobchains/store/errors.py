@@ -60,7 +60,7 @@ def _retried(
                 with again(part) if tried else nullcontext():
                     return method(part, *args, **kwargs)
             except DatabaseError as error:
-                if tried == TRIES - 1 or part.db.connection.in_atomic_block or not part.db.is_conflict(error):
+                if tried == TRIES - 1 or not part.db.is_conflict(error) or part.db.is_in_transaction:
                     raise
                 if time.monotonic() - began > part.db.busy_seconds:
                     raise

@@ -84,10 +84,9 @@ class Jobs(Part, ABC):
         has_blockers, has_keys = any(job.blockers for job in jobs), any(job.deduplicate for job in jobs)
         if not (has_blockers or has_keys) and len(batch := next(_batches(jobs))) == len(jobs):
             return self._insert(batch, effects)
-        # Blockers are locked at the isolation level of the transactions that complete them, see ``LastJobs.lock_rows``.
-        is_alone = not self.db.connection.in_atomic_block and not has_blockers
-        with effects.undone_on_error(), self.db.transaction():
-            if has_keys and is_alone:
+        with effects.undone_on_error(), self.db.transaction() as is_own:
+            # Blockers are locked at the isolation level of the transactions that complete them: ``LastJobs.lock_rows``.
+            if is_own and has_keys and not has_blockers:
                 self.db.read_committed()
             existing = self._existing(jobs)
             fresh = [job for number, job in enumerate(jobs) if number not in existing]

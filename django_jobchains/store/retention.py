@@ -84,9 +84,8 @@ class Pruning(Part):
     @retried
     def prune(self, job_ids: Collection[UUID], ended: EndedChains, *, is_dry_run: bool = False) -> Pruned:
         """Delete the chains with these last jobs, if they are still ended and no job of another chain needs them."""
-        is_alone = not self.db.connection.in_atomic_block
-        with self.db.transaction():
-            if is_alone:
+        with self.db.transaction() as is_own:
+            if is_own:
                 self.db.read_committed()
             if not is_dry_run:
                 self.db.write_first()

@@ -20,6 +20,7 @@ from tests.support.connections import (
     committing,
     is_conflict,
     waiting,
+    without_autocommit,
 )
 
 pytestmark = [committing, pytest.mark.postgresql, pytest.mark.slow]
@@ -42,6 +43,12 @@ def use(level):
     """Set the isolation level of this connection."""
     with connection.cursor() as cursor:
         cursor.execute(f"SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {level}")
+
+
+def current_level():
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW transaction_isolation")
+        return cursor.fetchone()[0]
 
 
 def end_one(store):
@@ -117,3 +124,16 @@ def test_transaction_does_not_conflict_with_a_call_that_only_found_the_chain(lev
         assert Job.objects.count() == 1  # takes the snapshot
         on_own_connection(start, "second")
         assert start("third", scope=scope).id == first.id
+
+
+@own_level
+@scopes
+def test_call_without_autocommit_joins_the_transaction_of_the_caller(store, level, scope):
+    end_one(store)
+    use(level)
+    with without_autocommit():
+        assert Job.objects.count() == 1
+        chain = start("first", scope=scope)
+        assert start("second", scope=scope).id == chain.id
+        assert current_level() == level
+    assert Job.objects.count() == 1

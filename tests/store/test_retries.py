@@ -15,7 +15,7 @@ from django_jobchains.store import Store, errors
 from django_jobchains.store.rows import ClaimedJob, Effects
 from tests.store.contract.ends import chosen
 from tests.store.methods import method, public_methods
-from tests.support.connections import committing
+from tests.support.connections import committing, without_autocommit
 from tests.support.jobs import (
     expire,
     new_job,
@@ -68,7 +68,7 @@ def failing(times, sqlstate, statement=1):
     state = {"left": times, "statement": 0}
 
     def execute(execute, sql, *args):
-        if sql.startswith(("BEGIN", "PRAGMA", "SAVEPOINT")):
+        if sql.startswith(("BEGIN", "PRAGMA", "SAVEPOINT", "ROLLBACK", "RELEASE")):
             return execute(sql, *args)
         sent.append(sql)
         state["statement"] += 1
@@ -150,9 +150,10 @@ def test_another_error_is_not_retried(store, jobs, call):
 
 
 @calls
-def test_in_the_transaction_of_the_caller_a_conflict_is_raised(store, jobs, call):
+@pytest.mark.parametrize("begin", [transaction.atomic, without_autocommit])
+def test_in_the_transaction_of_the_caller_a_conflict_is_raised(store, jobs, call, begin):
     before = tables()
-    with failing(1, CONFLICT) as sent, pytest.raises(OperationalError), transaction.atomic():
+    with failing(1, CONFLICT) as sent, pytest.raises(OperationalError), begin():
         call(store, jobs)
     assert len(sent) == 1
     assert tables() == before

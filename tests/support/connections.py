@@ -1,7 +1,7 @@
 """Store calls on separate threads and connections, stepped by the test."""
 
 import threading
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 
 import pytest
 from django.db import connection, connections, transaction
@@ -157,6 +157,17 @@ def stopped_before(statement, call, level=None):
 def waiting(call, level=None):
     """Return an actor that waits for a lock, or has returned."""
     return Actor(call, level=level).start().until_blocked_or_ended()
+
+
+@contextmanager
+def without_autocommit():
+    """Manage transactions manually, and roll back the last one."""
+    transaction.set_autocommit(False)
+    try:
+        yield
+    finally:
+        transaction.rollback()
+        transaction.set_autocommit(True)
 
 
 def elsewhere(call):

@@ -14,7 +14,7 @@ from django_jobchains.store.deduplication import Deduplicate
 from django_jobchains.store.retention import EndedChains, EndPosition
 from tests.store.conftest import with_locks
 from tests.store.contract.test_interventions import in_state
-from tests.support.connections import committing, elsewhere, holding, stopped_before
+from tests.support.connections import SERIALIZABLE, committing, elsewhere, holding, stopped_before, without_autocommit
 from tests.support.jobs import MAIL, claim, create, failed_try, finished, link, next_job, running, running_job
 
 pytestmark = pytest.mark.django_db
@@ -58,6 +58,16 @@ def test_old_chains_with_the_given_statuses_are_deleted(store):
     assert prune(store, EndedChains(("completed",), store.stats.time_ago(300))) == set(old)
     assert left() == {failed.id, open_, *young}
     assert prune(store, EndedChains(("failed",), store.stats.time_ago(300))) == {failed.id}
+
+
+@committing
+@pytest.mark.postgresql
+def test_chains_are_deleted_in_the_transaction_of_a_caller_without_autocommit(store):
+    ids = completed(store)
+    with without_autocommit():
+        connection.cursor().execute(f"SET TRANSACTION ISOLATION LEVEL {SERIALIZABLE}")
+        assert prune(store, COMPLETED) == set(ids)
+    assert left() == set(ids)
 
 
 def test_the_age_of_a_chain_is_that_of_its_last_job(store):
