@@ -80,6 +80,11 @@ class RecordTable:
     lease_number: str
     ids: RecordIds = field(compare=False, repr=False)
 
+    @property
+    def name_in_lock(self) -> str:
+        """The name as a clause of locks needs it, without the schema of a ``db_table`` such as ``schema"."table``."""
+        return '"' + self.name.rpartition('"."')[2].removeprefix('"')
+
     def under(self, alias: str) -> "RecordTable":
         """Return the table with its column names prefixed by this alias."""
         names = {name: f"{alias}.{getattr(self, name)}" for name in ("id", *COLUMNS)}

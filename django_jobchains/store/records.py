@@ -265,7 +265,7 @@ class Records(RecordPart):
         # Not cached, because ``pre_dequeue`` may create any number of conditions. The limit is written out, because
         # PostgreSQL might plan to sort all rows for an unknown limit. The rows that earlier SELECTs found are
         # subtracted, so that no row is locked unnecessarily.
-        lock = self.db.skip_lock(table.name)
+        lock = self.db.skip_lock(table.name_in_lock)
         parts: list[str] = []
         names: list[str] = []
         for number, select in enumerate(selects):
@@ -314,7 +314,8 @@ class Records(RecordPart):
         # the transaction begins again, before the handler has written anything.
         is_it = f"{table.id} = {self.db.cast('%s', table.id_type)}"
         if self.db.locks_rows:
-            lock = self.db.skip_lock(table.name) if skips else self.db.wait_lock(table.name)
+            name = table.name_in_lock
+            lock = self.db.skip_lock(name) if skips else self.db.wait_lock(name)
             return f"""
                 SELECT {table.id}, {table.state}, {table.lease_number}, {self.db.transaction_id} FROM {table.name}
                 WHERE {is_it} {lock}

@@ -8,7 +8,8 @@ from django.db import connection, models
 from django.test.utils import isolate_apps
 from django.utils import timezone
 
-from django_jobchains import chains
+from django_jobchains import chains, records
+from django_jobchains.processors import Concurrency
 from django_jobchains.records import JobRecord
 from django_jobchains.records.checks import check_record_tables, check_records
 from django_jobchains.testing import run_due_jobs
@@ -247,6 +248,36 @@ def imports(transactional_db):
         cursor.execute(IMPORTS)
         yield Import
         cursor.execute("DROP TABLE records_import")
+
+
+@pytest.fixture
+def in_schema(transactional_db):
+    """A model whose table is in another schema of PostgreSQL."""
+    with isolate_apps("tests.records"), connection.cursor() as cursor:
+
+        class Import(JobRecord):
+            class Meta(JobRecord.Meta):
+                app_label = "records"
+                db_table = 'archive"."import'
+
+        cursor.execute("CREATE SCHEMA archive")
+        with connection.schema_editor() as editor:
+            editor.create_model(Import)
+        yield Import
+        cursor.execute("DROP SCHEMA archive CASCADE")
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("options", [{}, {"concurrency": Concurrency(1)}, {"order_by": ["-id"]}])
+def test_table_of_another_schema(processors, make_worker, in_schema, options):
+    processors.records(in_schema, **options)(handle)
+    assert [*check_records(), *check_record_tables(["default"])] == []
+    cancelled, handled = in_schema.objects.create(), in_schema.objects.create()
+    assert records.cancel(cancelled) == 1
+    make_worker(slots=1).run_until_idle(timeout=20)
+    for record, state in ((cancelled, "cancelled"), (handled, "completed")):
+        record.refresh_from_db()
+        assert record.state == state
 
 
 def handle(record, run):
