@@ -76,10 +76,22 @@ class LimitPage:
 
 
 class LimitForm(forms.Form):
-    """How many jobs may run at once, and start in the declared period. Empty fields do not change a number."""
+    """How many jobs may run at once, and start in the declared period.
 
-    concurrency = forms.IntegerField(min_value=0, max_value=MAX_LIMIT, required=False, label=_("Jobs at once"))
-    rate = forms.IntegerField(min_value=0, max_value=MAX_LIMIT, required=False, label=_("Starts"))
+    Each field has a hidden one with the number that the page showed, because another user may have changed the other
+    number in the meantime.
+    """
+
+    concurrency = forms.IntegerField(
+        min_value=0, max_value=MAX_LIMIT, required=False, label=_("Jobs at once"), show_hidden_initial=True
+    )
+    rate = forms.IntegerField(
+        min_value=0, max_value=MAX_LIMIT, required=False, label=_("Starts"), show_hidden_initial=True
+    )
+
+    def changed_numbers(self) -> dict[str, int]:
+        """Return the numbers that differ from what the page showed. An empty field does not change a number."""
+        return {name: self.cleaned_data[name] for name in self.changed_data if self.cleaned_data[name] is not None}
 
 
 class LimitAdmin(FiguresAdmin):
@@ -190,10 +202,12 @@ class LimitAdmin(FiguresAdmin):
             field, problems = next(iter(form.errors.items()))
             names = {"field": form.fields[field].label, "problem": problems[0]}
             messages.error(request, gettext("Nothing was changed. %(field)s: %(problem)s") % names)
+        elif "set" in request.POST and not form.changed_numbers():
+            problem = gettext("Enter a new number. To remove an override, use the button Reset.")
+            messages.error(request, gettext("Nothing was changed. %(problem)s") % {"problem": problem})
         else:
-            numbers = {part: number for part, number in form.cleaned_data.items() if number is not None}
             try:
-                self._change(request, name, numbers, is_queue=is_queue)
+                self._change(request, name, form.changed_numbers(), is_queue=is_queue)
             except (JobchainsError, TypeError, ValueError) as error:
                 messages.error(request, gettext("Nothing was changed. %(problem)s") % {"problem": error})
         if "set" in request.POST and (is_queue or name in get_registry().limits()):

@@ -95,6 +95,10 @@ class ScheduleForm(ActionForm):
         super().__init__(data, initial={name: getattr(schedule, name) for name in names} if schedule else None)
         if schedule:
             del self.fields["name"]
+            # Hidden fields with what the page showed: another user may have changed other arguments in the meantime.
+            for field in self.fields.values():
+                field.show_hidden_initial = True
+        self._is_new = schedule is None
         text = gettext("Such as Europe/Berlin. Leave empty for %(zone)s.")
         self.fields["timezone"].help_text = text % {"zone": settings.TIME_ZONE or "UTC"}
 
@@ -105,8 +109,12 @@ class ScheduleForm(ActionForm):
         return [self[name] for name in OPTIONS]
 
     def options(self) -> dict[str, Any]:
-        """Return the keyword arguments for ``schedules.create`` and ``update``."""
-        return {name: None if value == "" else value for name, value in self.cleaned_data.items() if name != "name"}
+        """Return the keyword arguments for ``schedules.create``, or the changed ones for ``update``."""
+        names = {*RULE, *OPTIONS} if self._is_new else {*self.changed_data}
+        if names & {"cron", "every"}:
+            names |= {"cron", "every"}  # One replaces the other.
+        values = {name: self.cleaned_data[name] for name in names - {"name"}}
+        return {name: None if value == "" else value for name, value in values.items()}
 
     def add_problem(self, error: InvalidSchedule) -> None:
         """Show what is wrong at the field of the argument."""

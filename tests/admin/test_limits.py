@@ -157,13 +157,33 @@ def test_a_limit_is_set_and_reset(superuser, sync):
     ]
 
 
+def submit(client, page, **numbers):
+    """Submit the form of a page of a limit, after these numbers were typed."""
+    [form] = [form for form in page.root.all("form") if form.attributes.get("action") == reverse(CHANGE)]
+    shown = {field.attributes["name"]: field.attributes.get("value", "") for field in form.all("input")}
+    return client.post(reverse(CHANGE), {**shown, **numbers, "set": "1"}, follow=True)
+
+
+def test_the_form_changes_only_the_numbers_that_the_user_changed(superuser, sync):
+    shown = Page(superuser.get(f"{ONE}crm.sync"))
+    limits.set("crm.sync", concurrency=0)
+    reply = submit(superuser, shown, rate="50")
+    assert Page(reply).messages() == ["Limit crm.sync was set: rate 50."]
+    assert (limits.list()[0].concurrency, limits.list()[0].rate) == (0, 50)
+    limits.reset("crm.sync")
+    for unchanged in ({}, {"rate": ""}):
+        [message] = Page(submit(superuser, shown, **unchanged)).messages()
+        assert message == "Nothing was changed. Enter a new number. To remove an override, use the button Reset."
+    assert not limits.list()[0].is_overridden
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         ({"name": "crm.snyc", "concurrency": "1"}, "Did you mean 'crm.sync'?"),
         ({"name": "crm.sync", "concurrency": "-1"}, "Jobs at once"),
         ({"name": "crm.sync", "concurrency": "1.5"}, "Jobs at once"),
-        ({"name": "crm.sync"}, "Pass concurrency= or rate="),
+        ({"name": "crm.sync"}, "Enter a new number."),
     ],
 )
 def test_invalid_changes_are_reported(superuser, sync, given, message):

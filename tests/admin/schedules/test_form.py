@@ -9,7 +9,7 @@ from django.contrib.admin.models import ADDITION, CHANGE, LogEntry
 from django_jobchains import schedules
 from django_jobchains.admin import ChainAdmin, ScheduleAdmin
 from django_jobchains.models import Schedule
-from tests.admin.browsing import index, messages_in, text_of, url
+from tests.admin.browsing import Page, index, messages_in, text_of, url
 from tests.admin.schedules.conftest import ALL, Report
 
 pytestmark = pytest.mark.django_db
@@ -153,6 +153,25 @@ def test_the_rule_the_type_and_the_input_can_be_changed(superuser, processors, m
     superuser.post(f"{page}?type=shop.other", {**values, "payload": "[5]"})
     changed = schedules.get("mine")
     assert (changed.type_name, changed.input) == ("shop.other", [5])
+
+
+def shown_by(client, address):
+    """Return the names and values of the hidden fields, which a browser sends with the visible ones."""
+    fields = Page(client.get(address)).root.all("input", type="hidden")
+    return {field.attributes["name"]: field.attributes.get("value", "") for field in fields}
+
+
+def test_the_form_of_a_schedule_changes_only_what_the_user_changed(superuser, mine):
+    page = url("edit", mine, "schedule")
+    values = {**initial_of(superuser, page), **shown_by(superuser, page)}
+    schedules.update("mine", cron="0 4 * * *", every=None, jitter=None, queue="slow")
+    superuser.post(page, {**values, "priority": "5"})
+    changed = schedules.get("mine")
+    assert (changed.cron, changed.every, changed.jitter) == ("0 4 * * *", None, None)
+    assert (changed.queue, changed.priority) == ("slow", 5)
+    superuser.post(page, {**values, "every": "0:30:00"})
+    changed = schedules.get("mine")
+    assert (changed.cron, changed.every, changed.queue) == (None, timedelta(minutes=30), "slow")
 
 
 def test_errors_of_a_change_are_shown_and_nothing_is_changed(superuser, mine):
