@@ -22,13 +22,13 @@ from django_jobchains.admin.actions.action import log_change
 from django_jobchains.admin.base import FiguresAdmin
 from django_jobchains.admin.dashboard.access import access_of
 from django_jobchains.admin.dashboard.views import RunningRow, Table, first_rows, running_rows
-from django_jobchains.admin.display import PERMISSION
+from django_jobchains.admin.display import PERMISSION, Payloads
 from django_jobchains.admin.record_admin import attempts_of, is_counted
 from django_jobchains.conf import current_database
 from django_jobchains.declare.limits import MAX_LIMIT
 from django_jobchains.declare.registry import get_registry
 from django_jobchains.exceptions import JobchainsError
-from django_jobchains.limits import LimitFacts
+from django_jobchains.limits import KeyFacts, LimitFacts
 from django_jobchains.models import Job, LimitOverride, QueueState
 from django_jobchains.monitoring.limits import COUNT_TO
 from django_jobchains.records.declarations import RecordType
@@ -120,16 +120,19 @@ class LimitAdmin(FiguresAdmin):
     def _read(self, request: HttpRequest) -> LimitPage:
         access = access_of(self.admin_site)
         shown = access.visible_queues(request) if access else ()
-        is_whole, may_see_keys = self.visibility(request).sees_all(Job), self.may(request, PERMISSION)
+        is_whole, payloads = self.visibility(request).sees_all(Job), Payloads(is_allowed=self.may(request, PERMISSION))
         found = [limit for limit in limits.list() if limit.kind != "queue" or shown is None or limit.name in shown]
         kinds = get_registry().record_types()
         uncounted = {kind.name for kind in kinds if not is_counted(self.admin_site, request, kind.model)}
         hidden = frozenset(limit.name for limit in found if uncounted.intersection(limit.record_types))
-        # Keys come from inputs and records.
-        found = [
-            limit if is_whole and may_see_keys and limit.name not in hidden else replace(limit, keys=())
-            for limit in found
-        ]
+
+        def shown_keys(limit: LimitFacts) -> tuple[KeyFacts, ...]:
+            # Keys come from inputs and records.
+            if limit.name in hidden or not (is_whole and payloads.is_allowed):
+                return ()
+            return tuple(replace(key, key=payloads.line(key.key)) for key in limit.keys)
+
+        found = [replace(limit, keys=shown_keys(limit)) for limit in found]
         return LimitPage(tuple(found), is_whole, hidden)
 
     def _read_limit(self, request: HttpRequest) -> LimitPage:

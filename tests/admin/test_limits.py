@@ -217,3 +217,12 @@ def test_keys_and_jobs_are_hidden_with_payloads_and_rows(staff, sync, monkeypatc
     assert "acme" not in text
     assert "default" not in text
     assert "w:1" not in page(viewer, f"{ONE}crm.sync")
+
+
+def test_secrets_in_keys_are_masked(superuser, sync):
+    chain = chains.enqueue(sync, "https://bob:canary4711@db.example/x")
+    Job.objects.filter(chain_id=chain.id).update(status="running", leased_by="w:1")
+    for address in (LIST, f"{ONE}crm.sync"):
+        text = page(superuser, address)
+        assert "db.example" in text
+        assert "canary4711" not in text
