@@ -1,6 +1,7 @@
 """The mixin for the admin class of a model with records: actions, a list with limits on large tables, and the page."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from copy import deepcopy
 from datetime import datetime
 from typing import Any, ClassVar
 
@@ -371,14 +372,35 @@ class JobRecordAdmin(RecordActionAdmin):
             for title, options in super().get_fieldsets(request, obj)
         ]
 
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """Keep the values that were read, from which ``save_model`` finds the columns that have changed."""
+        record = super().get_object(request, object_id, from_field)
+        if record is not None:
+            record._loaded = {field: deepcopy(field.value_from_object(record)) for field in self._own_fields()}
+        return record
+
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        """Write only the columns of the form, because a worker may have changed the record since it was read."""
+        """Write only the columns of the form, and others that have changed since the record was read.
+
+        A worker or the handler may have changed the record since then.
+        """
         if not change:
             super().save_model(request, obj, form, change)
             return
+        loaded = getattr(obj, "_loaded", {})
+        # ``pre_save`` sets the value of fields such as those with ``auto_now``.
+        changed = [
+            field.name
+            for field in self._own_fields()
+            if field.name in form.fields or field not in loaded or field.pre_save(obj, False) != loaded[field]
+        ]
+        obj.save(update_fields=changed)
+
+    def _own_fields(self) -> list[Any]:
+        """Return the fields that are not columns of ``JobRecord``."""
         ours = set(self.record_type.columns.values())
         fields = [field for field in self.opts.concrete_fields if not (field.primary_key or field.generated)]
-        obj.save(update_fields=[field.name for field in fields if field.name not in ours])
+        return [field for field in fields if field.name not in ours]
 
     def check(self, **kwargs: Any) -> list[checks.CheckMessage]:
         found = super().check(**kwargs)

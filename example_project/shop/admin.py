@@ -1,3 +1,5 @@
+from typing import Any
+
 from django.conf import settings
 from django.contrib import admin
 from django.db.models import Model, QuerySet
@@ -59,6 +61,10 @@ class OrderAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False  # The shop's form creates the order together with its chain.
+
+    def save_model(self, request: HttpRequest, obj: Order, form: Any, change: bool) -> None:
+        """Write only the columns of the form, because a job may have changed the state since the order was read."""
+        obj.save(update_fields=list(form.fields))
 
     @admin.action(description="Send off the selected orders", permissions=["change"])
     def send_off_selected(self, request: HttpRequest, queryset: QuerySet[Order]) -> None:

@@ -12,6 +12,7 @@ from django.urls import reverse
 
 from django_jobchains import FailJob, chains, testing
 from django_jobchains.chains import Job
+from shop.admin import OrderAdmin
 from shop.gateway import GatewayTimeout
 from shop.models import Order, OutboxMessage
 from shop.tests.baskets import no_waiting, place_order
@@ -193,3 +194,20 @@ class OtherPagesTests(TestCase):
                 assert page.status_code == 200
                 assert page.headers["Content-Security-Policy"] == POLICY
                 assert not INLINE.search(page.content.decode())
+
+
+class OrderAdminTests(TestCase):
+    def test_a_new_card_does_not_undo_the_state_that_a_job_wrote(self) -> None:
+        order = place_order()
+        self.client.force_login(User.objects.create_superuser("ada"))
+        save_form = OrderAdmin.save_form
+
+        def save_late(*args: Any, **options: Any) -> Any:
+            Order.objects.get(pk=order.pk).mark_paid("ref-1")
+            return save_form(*args, **options)
+
+        with patch.object(OrderAdmin, "save_form", save_late):
+            self.client.post(reverse("admin:shop_order_change", args=[order.pk]), {"card": "flaky", "address": "Here"})
+        order.refresh_from_db()
+        assert (order.card, order.address) == ("flaky", "Here")
+        assert (order.state, order.payment_reference) == ("paid", "ref-1")

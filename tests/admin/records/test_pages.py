@@ -229,20 +229,37 @@ def test_the_form_does_not_have_the_columns_of_records(superuser):
 
 
 def test_saving_the_form_does_not_undo_changes_of_a_worker(superuser, monkeypatch):
-    """The worker finishes the record after the form has read it."""
+    """The worker finishes the record after the form has read it, and its handler has written a column of the model."""
     record, uploads = put(state="processing", lease_number=3), type(site.get_model_admin(Upload))
     save = uploads.save_model
 
     def save_late(self, request, obj, form, change):
-        Upload.objects.filter(pk=obj.pk).update(state="completed", lease_number=4)
+        Upload.objects.filter(pk=obj.pk).update(state="completed", lease_number=4, result="of the handler")
         save(self, request, obj, form, change)
 
     monkeypatch.setattr(uploads, "save_model", save_late)
+    monkeypatch.setattr(uploads, "readonly_fields", ("result",))
     repository = Repository.objects.create(name="tea")
-    answer = {"size": "12", "result": "x", "repository": repository.pk}
+    answer = {"size": "12", "repository": repository.pk}
     assert superuser.post(url("change", record), answer).status_code == 302
     assert state_of(record) == "completed"
     assert (record.lease_number, record.size, record.repository) == (4, 12, repository)
+    assert record.result == "of the handler"
+
+
+def test_saving_the_form_writes_columns_that_a_subclass_sets(superuser, monkeypatch):
+    record, uploads = put(), type(site.get_model_admin(Upload))
+    save = uploads.save_model
+
+    def save_with_result(self, request, obj, form, change):
+        obj.result = "of the class"
+        save(self, request, obj, form, change)
+
+    monkeypatch.setattr(uploads, "save_model", save_with_result)
+    monkeypatch.setattr(uploads, "fields", ("size",))
+    assert superuser.post(url("change", record), {"size": "12"}).status_code == 302
+    record.refresh_from_db()
+    assert (record.size, record.result) == (12, "of the class")
 
 
 def test_a_new_record_is_queued(superuser):
