@@ -5,6 +5,8 @@ from itertools import combinations
 from uuid import uuid4
 
 import pytest
+from django.template.loader import render_to_string
+from django.test import override_settings
 
 from django_jobchains.admin.detail.graph import (
     GAP_X,
@@ -97,6 +99,15 @@ def test_the_graph_of_a_fan_in_ends_at_the_waiting_step(open_page):
     Job.objects.filter(pk=jobs[1].pk).update(type_name="shop.sum_up")
     rows.waits(jobs[1], rows.chain(1, "running", "shop.part"))
     assert "2. shop.sum_up</text>" in open_page(jobs[0])
+
+
+@override_settings(USE_THOUSAND_SEPARATOR=True)
+def test_numbers_in_graphs_and_bars_have_no_thousand_separator():
+    graph = layout([GraphColumn([link()], omitted=12_000) for _ in range(6)], [], "")
+    assert graph.width > 1_000
+    for name, context in (("graph", {"graph": graph}), ("bar", {"bar": [{"start": 1_000, "length": 1_234}]})):
+        drawn = render_to_string(f"admin/django_jobchains/{name}.html", context)
+        assert not re.search(r'="[0-9 ]*[0-9],[0-9]{3}', drawn)
 
 
 def test_a_long_name_is_cut_at_its_beginning():
