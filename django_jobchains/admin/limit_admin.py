@@ -13,7 +13,9 @@ from django.db.models.functions import Now
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed
 from django.shortcuts import redirect
 from django.urls import URLPattern, reverse
+from django.utils.functional import lazy
 from django.utils.http import urlencode
+from django.utils.text import format_lazy
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -228,13 +230,18 @@ class LimitAdmin(FiguresAdmin):
         with transaction.atomic(using=using):
             if "set" in request.POST:
                 limits.set(**target, **numbers)  # type: ignore[arg-type]
-                message, text = gettext("Limit %(name)s was set: %(numbers)s."), gettext("Limit set: %(numbers)s.")
+                message, log_text = gettext("Limit %(name)s was set: %(numbers)s."), _("Limit set: {numbers}.")
             else:
                 limits.reset(**target)
-                message, text = gettext("Limit %(name)s was reset."), gettext("Limit reset.")
-            words = {"name": name, "numbers": ", ".join(f"{part} {number}" for part, number in numbers.items())}
-            log_change(request, [row], text % words, verb="set limit" if "set" in request.POST else "reset limit")
-        messages.success(request, message % words)
+                message, log_text = gettext("Limit %(name)s was reset."), _("Limit reset.")
+            log_message = format_lazy(log_text, numbers=lazy(_numbers_text, str)(numbers))
+            log_change(request, [row], log_message, verb="set limit" if "set" in request.POST else "reset limit")
+        messages.success(request, message % {"name": name, "numbers": _numbers_text(numbers)})
+
+
+def _numbers_text(numbers: dict[str, int]) -> str:
+    """Return the numbers with the labels of their fields, in the active language."""
+    return ", ".join(f"{LimitForm.base_fields[name].label} {number}" for name, number in numbers.items())
 
 
 def _holding(jobs: QuerySet[Job], limit: LimitFacts) -> QuerySet[Job]:

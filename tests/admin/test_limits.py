@@ -142,7 +142,7 @@ def test_records_are_shown_to_users_who_may_view_them(staff, uploads, record_sit
 def test_a_limit_is_set_and_reset(superuser, sync):
     change = reverse(CHANGE)
     reply = superuser.post(change, {"name": "crm.sync", "concurrency": "7", "rate": "50", "set": "1"}, follow=True)
-    assert Page(reply).messages() == ["Limit crm.sync was set: concurrency 7, rate 50."]
+    assert Page(reply).messages() == ["Limit crm.sync was set: Jobs at once 7, Starts 50."]
     assert reply.redirect_chain[0][0] == f"{ONE}crm.sync"
     assert (limits.list()[0].concurrency, limits.list()[0].rate) == (7, 50)
     reply = superuser.post(change, {"name": "crm.sync", "reset": "1"}, follow=True)
@@ -151,10 +151,20 @@ def test_a_limit_is_set_and_reset(superuser, sync):
     assert [limit.name for limit in limits.list() if limit.is_overridden] == ["mail"]
     logged = [(entry.object_repr, entry.get_change_message()) for entry in LogEntry.objects.order_by("pk")]
     assert logged == [
-        ("crm.sync", "Limit set: concurrency 7, rate 50."),
+        ("crm.sync", "Limit set: Jobs at once 7, Starts 50."),
         ("crm.sync", "Limit reset."),
-        ("mail", "Limit set: concurrency 0."),
+        ("mail", "Limit set: Jobs at once 0."),
     ]
+
+
+def test_the_log_entries_are_in_the_language_of_the_site(superuser, sync, settings):
+    settings.LANGUAGE_CODE = "en"
+    given = {"name": "crm.sync", "concurrency": "7", "set": "1"}
+    reply = superuser.post(reverse(CHANGE), given, headers={"accept-language": "de"}, follow=True)
+    assert Page(reply).messages() == ["Begrenzung crm.sync wurde gesetzt: Jobs gleichzeitig 7."]
+    superuser.post(reverse(CHANGE), {"name": "crm.sync", "reset": "1"}, headers={"accept-language": "de"})
+    entries = LogEntry.objects.order_by("pk")
+    assert [entry.get_change_message() for entry in entries] == ["Limit set: Jobs at once 7.", "Limit reset."]
 
 
 def submit(client, page, **numbers):
@@ -168,7 +178,7 @@ def test_the_form_changes_only_the_numbers_that_the_user_changed(superuser, sync
     shown = Page(superuser.get(f"{ONE}crm.sync"))
     limits.set("crm.sync", concurrency=0)
     reply = submit(superuser, shown, rate="50")
-    assert Page(reply).messages() == ["Limit crm.sync was set: rate 50."]
+    assert Page(reply).messages() == ["Limit crm.sync was set: Starts 50."]
     assert (limits.list()[0].concurrency, limits.list()[0].rate) == (0, 50)
     limits.reset("crm.sync")
     for unchanged in ({}, {"rate": ""}):
