@@ -3,9 +3,11 @@
 Django imports this module for every template engine, also in a project without the admin.
 """
 
+from datetime import datetime
 from typing import Any
 
 from django import template
+from django.utils import timezone
 from django.utils.translation import gettext
 
 from django_jobchains.text import humanize
@@ -13,8 +15,19 @@ from django_jobchains.text import humanize
 register = template.Library()
 for format_value in (humanize.number, humanize.age, humanize.ago, humanize.span, humanize.memory):
     register.filter(format_value)
-for format_time in (humanize.clock_time, humanize.exact_time):
-    register.filter(format_time, expects_localtime=True)
+
+
+# Not with ``expects_localtime``, which has no effect without ``USE_TZ``.
+
+
+@register.filter
+def clock_time(time: datetime) -> str:
+    return humanize.clock_time(timezone.localtime(time))
+
+
+@register.filter
+def exact_time(time: datetime) -> str:
+    return humanize.exact_time(timezone.localtime(time))
 
 
 @register.filter

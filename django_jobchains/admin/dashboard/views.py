@@ -111,6 +111,7 @@ class NextTick:
     """The next tick of a schedule. ``seconds``: since the tick, negative for one in the future."""
 
     schedule: Schedule
+    time: datetime
     seconds: float
 
 
@@ -529,4 +530,8 @@ def _next_ticks(schedules: ScheduleQuerySet, visibility: Visibility, using: str)
     limit = MAX_ROWS if visibility.checks_each_row(Schedule) else MAX_TICKS
     rows = visibility.seen(active.order_by("next_tick_at").defer("input", "last_error")[:limit])
     times = Times(using)
-    return tuple(NextTick(row, times.seconds_since(row.next_tick_at)) for row in rows[:MAX_TICKS] if row.next_tick_at)
+    return tuple(
+        NextTick(row, times.aware(row.next_tick_at), times.seconds_since(row.next_tick_at))
+        for row in rows[:MAX_TICKS]
+        if row.next_tick_at
+    )

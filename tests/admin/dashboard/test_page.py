@@ -1,20 +1,23 @@
 """Access to the dashboard, the structure of its page, its alerts, and its statements."""
 
 import re
+from datetime import datetime
 from itertools import pairwise
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.contrib.admin import AdminSite, site
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from django_jobchains import queues
+from django_jobchains import queues, schedules
 from django_jobchains.admin import DashboardAdmin, JobAdmin
 from django_jobchains.admin.base import TimeLimitExceeded
 from django_jobchains.admin.dashboard import views
 from django_jobchains.models import Dashboard
+from django_jobchains.processors import JobType, get_registry
 from tests.admin.browsing import change_queue, fragment, index, open_dashboard, open_list, subject
-from tests.support.jobs import MAIL, create
+from tests.support.jobs import MAIL, create, database_now
 
 pytestmark = pytest.mark.django_db
 
@@ -130,6 +133,30 @@ def test_it_has_a_title_and_times_on_one_clock(viewer, settings, beat, fail):
         tooltips = [time.attributes["title"] for time in page.root.all("time") if "title" in time.attributes]
         assert len(tooltips) == 2
         assert [each for each in tooltips if not re.search(f"{clock} UTC$", each)] == []
+
+
+@pytest.mark.parametrize("use_tz", [True, False])
+def test_its_times_are_in_the_time_zone_of_the_project(superuser, settings, beat, fail, monkeypatch, use_tz):
+    settings.TIME_ZONE, settings.USE_TZ = "Asia/Kathmandu", use_tz
+    beat()
+    fail()
+    timed = JobType("shop.timed")
+    monkeypatch.setitem(get_registry().declared, "shop.timed", timed)
+    schedules.create("nightly", timed, every=3600)
+    began = database_now()
+    page = open_dashboard(superuser)
+    [as_of] = re.findall(r"As of (\d+:\d\d):", page.text)
+    assert as_of in {in_kathmandu(began)[:-3], in_kathmandu(database_now())[:-3]}
+    times = [time.attributes for time in page.root.all("time") if "title" in time.attributes]
+    assert len(times) == 3
+    for time in times:
+        assert f" {in_kathmandu(datetime.fromisoformat(time['datetime']))} " in time["title"]
+        assert time["title"].endswith("+0545")
+
+
+def in_kathmandu(time):
+    local = time.astimezone(ZoneInfo("Asia/Kathmandu"))
+    return f"{local.hour % 12 or 12}:{local:%M:%S}"
 
 
 def test_a_site_without_the_job_admin_has_no_dashboard(rf, django_user_model):
