@@ -5,7 +5,7 @@ from contextlib import contextmanager
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.steps import DASHBOARD, Customer, chain_page
+from tests.browser.steps import DASHBOARD, Admin, Customer, chain_page
 
 PART = "**/dashboard/?*fragment=1"
 SECONDS = 10
@@ -75,6 +75,17 @@ def test_the_page_of_an_open_chain_too(busy, visit):
         page.clock.fast_forward(SECONDS * 1000)
     expect(page.locator("#content")).to_contain_text(order.chain_id)
     expect(page.locator("#content h1")).to_have_count(1)
+
+
+def test_auto_refresh_ends_with_the_chain(busy, visit):
+    order, page, admin = Customer(visit(busy)).place(), visit(busy, "root"), Admin(visit(busy, "root"))
+    page.clock.install()
+    page.goto(chain_page(order.chain_id))
+    admin.page.goto(chain_page(order.chain_id, "cancel"))
+    admin.confirm("Cancel chain", "1 chain cancelled")
+    page.clock.fast_forward(SECONDS * 1000)
+    expect(page.locator("#jobchains-detail .jobchains-status").first).to_have_text("cancelled")
+    stays(page)
 
 
 def test_auto_refresh_is_paused_and_resumed(page):

@@ -118,7 +118,8 @@ class DetailAdmin(ReadOnlyAdmin):
             **details,
         }
         page = self.change_form_template or f"{folder}/change_form.html"
-        return self.render(request, context["detail_template"] if FRAGMENT in request.GET else page, context)
+        part = "admin/django_jobchains/detail_part.html"
+        return self.render(request, part if FRAGMENT in request.GET else page, context)
 
     def job_details(
         self, request: HttpRequest, presenter: Presenter, found: Job, chain: Chain | None

@@ -3,8 +3,9 @@
    <p data-jobchains-refresh-of="ID">…<button>…<span role="status"></p>      (admin/django_jobchains/refresh.html)
    <div id="ID" data-jobchains-refresh="URL" data-jobchains-refresh-seconds="10">
 
-   URL returns a page, of which the element with the same id is used, or a part of a page. Elements with a data-jobchains-key keep the
-   focus, stay open and keep their scroll position. The translated texts are in the page. Without this script, the page has a link. */
+   URL returns a page, of which the element with the same id is used, or a part of a page. If that element has no data-jobchains-refresh,
+   it changes no more, and the refresh is paused. Elements with a data-jobchains-key keep the focus, stay open and keep their scroll
+   position. The translated texts are in the page. Without this script, the page has a link. */
 
 "use strict";
 
@@ -96,10 +97,13 @@
         return;
       }
       const page = new DOMParser().parseFromString(html, "text/html");
-      const fresh = page.getElementById(this.element.id) || page.body;
+      const fresh = page.getElementById(this.element.id);
       const state = new ViewState(this.element);
-      this.element.replaceChildren(...fresh.childNodes);
+      this.element.replaceChildren(...(fresh || page.body).childNodes);
       state.restore();
+      if (fresh && !fresh.dataset.jobchainsRefresh) {
+        this.pause("");
+      }
     }
 
     /* Returns whether the user is typing, selecting or pressing something, which a refresh would undo. */
