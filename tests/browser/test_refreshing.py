@@ -1,5 +1,6 @@
 """Auto-refresh does not disturb the user. The tests control the clock of the page."""
 
+from collections import Counter
 from contextlib import contextmanager
 
 import pytest
@@ -102,6 +103,18 @@ def test_a_refresh_keeps_open_details_and_the_focus(page):
     refreshes(page)
     expect(page.get_by_label(NAME)).to_be_visible()
     expect(page.get_by_label(NAME)).to_be_focused()
+
+
+def test_a_refresh_keeps_the_focus_on_one_of_several_links_with_the_same_address(ids, page):
+    links = page.locator("#jobchains-dashboard a")
+    hrefs = links.evaluate_all("links => links.map((link) => link.getAttribute('href'))")
+    [(address, number)] = Counter(href for href in hrefs if "?name=" in href).most_common(1)
+    assert number > 1
+    links = page.locator(f"#jobchains-dashboard a[href='{address}']")
+    for link in (links.first, links.last):
+        link.focus()
+        refreshes(page)
+        expect(link).to_be_focused()
 
 
 def test_a_refresh_does_not_interrupt_typing(page):

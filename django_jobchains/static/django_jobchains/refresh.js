@@ -133,6 +133,8 @@
       this.element = element;
       this.scroll = [window.scrollX, window.scrollY];
       this.focus = element.contains(document.activeElement) ? keyOf(document.activeElement) : null;
+      // Several links may have the same URL.
+      this.place = withKey(element, this.focus).indexOf(document.activeElement);
       this.open = new Map(keyed(element).filter(isDetails).map((part) => [keyOf(part), part.open]));
       this.left = new Map(keyed(element).filter((part) => part.scrollLeft).map((part) => [keyOf(part), part.scrollLeft]));
     }
@@ -146,10 +148,9 @@
         if (this.left.has(key)) {
           part.scrollLeft = this.left.get(key);
         }
-        if (key === this.focus) {
-          part.focus({ preventScroll: true });
-        }
       }
+      const focusable = withKey(this.element, this.focus);
+      focusable[Math.min(this.place, focusable.length - 1)]?.focus({ preventScroll: true });
       window.scrollTo(...this.scroll);
     }
   }
@@ -165,6 +166,10 @@
   /* Identifies an element by its key, id or URL. */
   function keyOf(part) {
     return part.dataset.jobchainsKey || part.id || part.getAttribute("href");
+  }
+
+  function withKey(element, key) {
+    return keyed(element).filter((part) => keyOf(part) === key);
   }
 
   for (const controls of document.querySelectorAll("[data-jobchains-refresh-of]")) {
