@@ -125,9 +125,11 @@ def completion_form(type_name: str) -> Any:
 def continuations(type_name: str) -> dict[str, JobType[Any, Any]]:
     """Return the types that a job of this type may continue with, by name.
 
-    Types with ``entry=False`` are only included if the job's type names them in ``continues_with``.
+    Types with ``entry=False`` are only included if the job's type names them in ``continues_with``. Types with required
+    blockers are not, because the page has no fields for blockers.
     """
-    current, known = declared(type_name), get_registry().job_types()
+    current, types = declared(type_name), get_registry().job_types()
+    known = {name: job_type for name, job_type in types.items() if not job_type.blocker_slots}
     if current is None or current.continues_with is None:
         return {name: job_type for name, job_type in known.items() if job_type.entry}
     return {name: job_type for name, job_type in known.items() if name in current.continues_with}

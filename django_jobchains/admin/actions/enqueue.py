@@ -97,8 +97,12 @@ class EnqueueAdmin(ChainActionAdmin):
         return super().changelist_view(request, {**url, **(extra_context or {})})
 
     def entry_types(self, request: HttpRequest) -> Mapping[str, JobType[Any, Any]]:
-        """Return the job types that this user may enqueue, by name. A subclass may return fewer."""
-        return {name: job_type for name, job_type in get_registry().job_types().items() if job_type.entry}
+        """Return the job types that this user may enqueue, by name. A subclass may return fewer.
+
+        Types with required blockers are not among them, because the page has no fields for blockers.
+        """
+        types = get_registry().job_types()
+        return {name: kind for name, kind in types.items() if kind.entry and not kind.blocker_slots}
 
     def start(self, request: HttpRequest, job_type: JobType[Any, Any], input: Any, options: dict[str, Any]) -> Chain:
         """Enqueue a chain. The user becomes its actor, unless the project has bound one. A subclass may bind more."""

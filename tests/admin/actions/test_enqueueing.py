@@ -9,6 +9,7 @@ from django.test import Client
 
 from django_jobchains import context
 from django_jobchains.models import Chain, Job
+from django_jobchains.processors import JobType, get_registry
 from tests.admin.browsing import messages_in, text_of, url
 
 
@@ -23,6 +24,16 @@ def test_only_entry_types_are_offered(superuser):
     enqueue(superuser, "shop.send")
     enqueue(superuser, "os.system")
     superuser.post(url("enqueue"), {"payload": "1", "type": "shop.ship"})
+    assert not Job.objects.exists()
+
+
+def test_types_with_required_blockers_are_not_offered(superuser, monkeypatch):
+    types = [JobType("shop.accepts", blockers=["shop.part"]), JobType("shop.requires", blockers=("shop.part",))]
+    monkeypatch.setattr(get_registry(), "slices", [])
+    monkeypatch.setattr(get_registry(), "declared", {job_type.name: job_type for job_type in types})
+    page = superuser.get(url("enqueue"))
+    assert [name for name, _ in page.context["type_form"].fields["type"].choices] == ["shop.accepts"]
+    assert enqueue(superuser, "shop.requires").status_code == 200
     assert not Job.objects.exists()
 
 

@@ -165,9 +165,10 @@ def test_a_hidden_chain_with_the_same_key_is_not_named(way, operator, monkeypatc
 
 TYPES = {
     "shop.free": JobType("shop.free"),
-    "shop.bound": JobType("shop.bound", continues_with=["shop.inner"]),
+    "shop.bound": JobType("shop.bound", continues_with=["shop.inner", "shop.joins"]),
     "shop.inner": JobType("shop.inner", entry=False),
     "shop.other": JobType("shop.other", entry=False),
+    "shop.joins": JobType("shop.joins", blockers=("shop.other",)),  # The form has no fields for blockers.
 }
 ANY, BOTH = set(TYPES), {"shop.free", "shop.bound"}
 
@@ -175,7 +176,7 @@ ANY, BOTH = set(TYPES), {"shop.free", "shop.bound"}
 @pytest.mark.parametrize(
     ("type_name", "may_enqueue", "entries", "hook", "allowed"),
     [
-        ("shop.free", True, BOTH, None, BOTH),
+        ("shop.free", True, {*BOTH, "shop.joins"}, None, BOTH),
         ("shop.gone", True, BOTH, None, BOTH),
         ("shop.bound", True, BOTH, None, {"shop.inner"}),
         # ``complete_job`` does not imply ``enqueue_job``.
