@@ -206,6 +206,18 @@ class CustomForm(ActionForm):
         return not self.own.errors
 
     def _decode_output(self) -> None:
+        for name, value in list(self.own.cleaned_data.items()):
+            try:
+                written(value)
+            except TypeError as error:
+                problem = gettext(
+                    "This value cannot be written as JSON: %(problem)s. Give the form a method complete(), or let its "
+                    "clean() return values that can be written as JSON."
+                )
+                field = name if name in self.own.fields else None
+                self.own.add_error(field, ValidationError(problem, params={"problem": error}))
+        if self.own.errors:
+            return
         text = written(self.own.cleaned_data)
         try:
             check_size(text, InvalidOutput)

@@ -103,6 +103,20 @@ def test_the_form_can_continue_the_chain(superuser, chain):
     assert LogEntry.objects.get().change_message == "Completed, and continued with shop.send."
 
 
+class GroupForm(JobForm):
+    """A form without ``complete``, with a value that cannot be written as JSON."""
+
+    group = forms.ModelChoiceField(Group.objects)
+
+
+def test_cleaned_data_that_is_not_json_is_an_error_at_its_field(superuser, declare):
+    chain, group = declare(GroupForm).enqueue().refresh(), Group.objects.create(name="friends")
+    reply = act(superuser, "complete", chain, **{"completion-group": group.pk})
+    [error] = reply.context["form"].own.errors["group"]
+    assert error.startswith("This value cannot be written as JSON: Object of type Group is not JSON serializable.")
+    assert statuses(chain) == ["pending"]
+
+
 def test_cleaned_data_is_the_output_of_a_form_without_complete(superuser, declare, monkeypatch):
     chain, answer = declare(ReceiptForm).enqueue().refresh(), {"completion-reference": "r-1"}
     with patch.object(ReceiptForm, "clean", lambda form: {"reference": 5}):
