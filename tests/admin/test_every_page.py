@@ -1,6 +1,7 @@
 """No page contains what a strict policy would block, also if every text in the database looks like markup."""
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,18 @@ from django_jobchains.admin.lists import changelists
 from django_jobchains.models import Job, Schedule
 from django_jobchains.processors import JobType, get_registry
 from tests.admin import rows
-from tests.admin.browsing import PERMISSIONS, act, act_many, choose_action, fragment, index, text_of, url, verb_url
+from tests.admin.browsing import (
+    PERMISSIONS,
+    Page,
+    act,
+    act_many,
+    choose_action,
+    fragment,
+    index,
+    text_of,
+    url,
+    verb_url,
+)
 from tests.admin.pages.test_secrecy import fill
 from tests.admin.records.site import put
 from tests.admin.visibility.test_pages import PAGES
@@ -51,6 +63,22 @@ def test_nothing_on_any_page_is_blocked(superuser, record_workers, monkeypatch):
     pages.append(superuser.get(url("changelist")))
     assert {reply.status_code for reply in pages} == {200, 503}
     assert [problem for reply in pages for problem in problems_of(text_of(reply))] == []
+
+
+def test_ids_are_unique_and_everything_with_the_focus_has_a_name(superuser, monkeypatch):
+    kind = JobType("shop.timed", input=dict[str, int], output=dict[str, int])
+    monkeypatch.setitem(get_registry().declared, "shop.timed", kind)
+    chain = kind.enqueue({"number": 1})
+    schedule = schedules.create("nightly", kind, every=60, input={})
+    complete, edit = url("complete", chain), url("edit", schedule, "schedule")
+    addresses = [complete, f"{complete}?type=shop.timed", url("cancel", chain), f"{url('enqueue')}?type=shop.timed"]
+    for address in [*addresses, url("change", chain), edit]:
+        elements = Page(superuser.get(address)).root.all()
+        ids = Counter(element.attributes["id"] for element in elements if "id" in element.attributes)
+        assert [name for name, number in ids.items() if number > 1] == [], address
+        focused = [element.attributes for element in elements if element.attributes.get("tabindex") == "0"]
+        assert focused
+        assert all(element.get("role") == "region" and element.get("aria-label") for element in focused), address
 
 
 @pytest.mark.parametrize("vector", ONE_OF_EACH)

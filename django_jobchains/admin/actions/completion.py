@@ -140,8 +140,8 @@ class CompleteForm(PayloadForm):
 
     #: The jobs that the page showed. A chain that has continued with another job is skipped.
     job = forms.Field(widget=forms.MultipleHiddenInput)
-    #: The type of the next job; empty to end the chain.
-    type = forms.CharField(widget=forms.HiddenInput, required=False, strip=False)
+    #: The type of the next job; empty to end the chain. It has no id, because the choice of the type has the same one.
+    type = forms.CharField(widget=forms.HiddenInput({"id": False}), required=False, strip=False)
     #: The name of the type to continue with; empty to end the chain.
     target_name = ""
 
