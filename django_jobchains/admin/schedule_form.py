@@ -1,5 +1,6 @@
 """The page that creates a schedule, or changes one that does not come from code, and its form."""
 
+from datetime import timedelta
 from typing import Any
 
 from django import forms
@@ -8,6 +9,7 @@ from django.contrib import messages
 from django.contrib.admin.models import ADDITION, CHANGE
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied, ValidationError
+from django.core.validators import MinValueValidator
 from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext
@@ -56,6 +58,7 @@ class ScheduleForm(ActionForm):
     every = forms.DurationField(
         label=_("Or interval"),
         required=False,
+        validators=[MinValueValidator(timedelta(seconds=1))],
         help_text=_("As hours:minutes:seconds, such as 0:05:00, with days before it, such as 1 00:00:00."),
     )
     timezone = forms.CharField(label=_("Time zone"), required=False, max_length=64)
@@ -81,6 +84,7 @@ class ScheduleForm(ActionForm):
     jitter = forms.DurationField(
         label=_("Jitter"),
         required=False,
+        validators=[MinValueValidator(timedelta(0))],
         help_text=_("Each chain is delayed by a random time up to this one, given as hours:minutes:seconds."),
     )
     queue = forms.CharField(
@@ -102,6 +106,16 @@ class ScheduleForm(ActionForm):
         text = gettext("Such as Europe/Berlin. Leave empty for %(zone)s.")
         self.fields["timezone"].help_text = text % {"zone": settings.TIME_ZONE or "UTC"}
 
+    def clean(self) -> dict[str, Any]:
+        values = super().clean() or self.cleaned_data
+        if not {"cron", "every"} & self.errors.keys():
+            has_cron, has_interval = bool(values["cron"]), values["every"] is not None
+            if has_cron and has_interval:
+                raise ValidationError(gettext("Enter a cron expression or an interval, not both."))
+            if not (has_cron or has_interval):
+                raise ValidationError(gettext("Enter a cron expression or an interval."))
+        return values
+
     def rule_fields(self) -> list[forms.BoundField]:
         return [self[name] for name in RULE if name in self.fields]
 
@@ -114,7 +128,7 @@ class ScheduleForm(ActionForm):
         if names & {"cron", "every"}:
             names |= {"cron", "every"}  # One replaces the other.
         values = {name: self.cleaned_data[name] for name in names - {"name"}}
-        return {name: None if value == "" else value for name, value in values.items()}
+        return {name: None if value in ("", timedelta(0)) else value for name, value in values.items()}
 
     def add_problem(self, error: InvalidSchedule) -> None:
         """Show what is wrong at the field of the argument."""

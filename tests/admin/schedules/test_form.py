@@ -70,6 +70,11 @@ def test_it_creates_a_schedule_and_shows_its_page(superuser, report):
     assert (entry.object_id, entry.action_flag, entry.change_message) == ("mine", ADDITION, "Added.")
 
 
+def test_a_jitter_of_zero_is_none(superuser, report):
+    create(superuser, jitter="0")
+    assert schedules.get("mine").jitter is None
+
+
 def test_an_interval_and_the_projects_time_zone(superuser, report, settings):
     settings.TIME_ZONE = "Asia/Tokyo"
     assert "Leave empty for Asia/Tokyo." in text_of(superuser.get(f"{ADD}?type=shop.report"))
@@ -84,18 +89,18 @@ def test_an_interval_and_the_projects_time_zone(superuser, report, settings):
         ({"name": ""}, "name", "This field is required."),
         ({"name": "a\x7fb"}, "name", "is not a name"),
         ({"name": "taken"}, "name", "A schedule with this name already exists."),
-        ({"cron": ""}, "__all__", "pass either cron= or every=."),
-        ({"every": "0:05:00"}, "__all__", "pass either cron= or every=."),
+        ({"cron": ""}, "__all__", "Enter a cron expression or an interval."),
+        ({"every": "0:05:00"}, "__all__", "Enter a cron expression or an interval, not both."),
         ({"cron": "0 3 * *"}, "cron", "does not have 5 fields"),
         ({"cron": "0 0 31 2 *"}, "cron", "never matches"),
         ({"cron": "x" * 201}, "cron", "at most 200 characters"),
-        ({"cron": "", "every": "0"}, "every", "every=datetime.timedelta(0) is not a duration"),
+        ({"cron": "", "every": "0"}, "every", "Ensure this value is greater than or equal to 0:00:01."),
         ({"cron": "", "every": "soon"}, "every", "Enter a valid duration."),
         ({"timezone": "Mars"}, "timezone", "is not a known time zone"),
         ({"overlap": "x"}, "overlap", "Select a valid choice"),
         ({"on_missed": ""}, "on_missed", "This field is required."),
         ({"max_catch_up": "0"}, "max_catch_up", "is not a whole number from 1"),
-        ({"jitter": "-1"}, "jitter", "is not a duration"),
+        ({"jitter": "-1"}, "jitter", "Ensure this value is greater than or equal to 0:00:00."),
         ({"queue": "a\tb"}, "queue", "is not a name"),
         ({"priority": "40000"}, "priority", "is not a whole number from"),
         ({"payload_kind": ""}, "payload_kind", "This field is required."),
