@@ -37,12 +37,15 @@ class DecisionForm(forms.Form):
 
     def __init__(self, *args: Any, job: Job, request: HttpRequest, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.order = Order.objects.get(chain_id=job.chain_id)
+        self.order = Order.objects.filter(chain_id=job.chain_id).first()
         self.request = request
-        self.fields["decision"].help_text = f"{self.order}: {self.order.quantity} × {self.order.product}."
+        if self.order:
+            self.fields["decision"].help_text = f"{self.order}: {self.order.quantity} × {self.order.product}."
 
     def complete(self, current: CurrentJob) -> None:
         """Run in the transaction that has locked the job."""
+        if self.order is None:
+            raise forms.ValidationError("No order belongs to this chain. Cancel the chain instead.")
         person = self.request.user.get_username()
         if self.cleaned_data["decision"] == "approve":
             approve(self.order, person)

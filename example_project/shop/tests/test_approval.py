@@ -141,6 +141,15 @@ class AdminTests(TestCase):
         assert (self.order.state, self.order.decided_by) == ("rejected", "ada")
         assert mail.outbox[0].body.startswith("Too many.")
 
+    def test_a_chain_without_an_order_can_only_be_cancelled(self) -> None:
+        """The admin's page *Enqueue a chain* can start one."""
+        chain = approval.enqueue(Request(self.order.pk))
+        url = reverse("admin:django_jobchains_chain_complete", args=[chain.id])
+        answer = {**self.answer, "job": chain.id}
+        self.assertContains(self.client.get(url), "Approve")
+        self.assertContains(self.client.post(url, answer), "No order belongs to this chain.")
+        assert chain.refresh().status == "pending"
+
     def test_an_order_that_has_been_decided_is_left_alone(self) -> None:
         approve(self.order, "grace")
         self.assertContains(self.client.post(self.url, self.answer, follow=True), "1 row skipped")

@@ -1,4 +1,6 @@
 import signal
+import socket
+from datetime import timedelta
 from unittest.mock import patch
 
 from django.contrib.auth.models import User
@@ -39,6 +41,18 @@ class TourTests(TestCase):
             self.client.post(reverse("shop:kill_worker", args=[presence.pk]))
         kill.assert_called_once_with(4711, signal.SIGKILL)
 
+    @override_settings(DEBUG=True)
+    def test_a_process_that_may_not_be_a_worker_is_not_killed(self) -> None:
+        presence = self.presence()
+        address = reverse("shop:kill_worker", args=[presence.pk])
+        hour_ago = timezone.now() - timedelta(hours=1)
+        with patch("os.kill") as kill:
+            for change in ({"host": "another-machine"}, {"host": socket.gethostname(), "heartbeat_at": hour_ago}):
+                WorkerPresence.objects.update(**change)
+                assert self.client.post(address).status_code == 404
+                self.assertNotContains(self.client.get(reverse("shop:tour")), address)
+        kill.assert_not_called()
+
     def test_workers_are_killed_by_staff_and_during_development_only(self) -> None:
         address = reverse("shop:kill_worker", args=[self.presence().pk])
         with patch("os.kill") as kill:
@@ -56,7 +70,7 @@ class TourTests(TestCase):
         now = timezone.now()
         return WorkerPresence.objects.create(
             id="shop:4711:abc",
-            host="shop",
+            host=socket.gethostname(),
             pid=4711,
             version="0.1",
             slots=4,
