@@ -8,11 +8,13 @@ from uuid import UUID
 
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
+from django.core.paginator import Paginator
 from django.db import OperationalError
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
+from django.utils.functional import cached_property
 from django.utils.translation import gettext_lazy as _
 
 from django_jobchains.admin.visibility import Visibility, has_own_view_permission, is_whole
@@ -29,6 +31,8 @@ TIME_LIMIT_PAGE = ("admin/django_jobchains/time_limit_exceeded.html", {"title": 
 #: With this parameter, the response is the inner part of the page, for the script that refreshes it.
 FRAGMENT = "fragment"
 _MAX_INTEGER = 2**31 - 1
+#: The number of rows that a list of records, or of ``autocomplete_fields``, counts and shows. The search finds others.
+MAX_ROWS = 10_000
 
 
 class PageAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # takes no parameter at run time
@@ -138,6 +142,24 @@ class FiguresAdmin(ReadOnlyAdmin):
             **context,
         }
         return self.render(request, template if is_part else self.page_template, shown, status)
+
+
+class LimitedPaginator(Paginator):  # type: ignore[type-arg]  # takes no parameter at run time
+    """Counts up to ``MAX_ROWS``, so that neither the count nor the last page reads a whole table."""
+
+    @cached_property
+    def count(self) -> int:
+        return min(self._counted, MAX_ROWS)
+
+    @property
+    def is_limited(self) -> bool:
+        """Return whether there are more rows than are shown."""
+        return self._counted > MAX_ROWS
+
+    @cached_property
+    def _counted(self) -> int:
+        rows: Any = self.object_list
+        return int(rows.order_by()[: MAX_ROWS + 1].count())
 
 
 class TimeLimitExceeded(Exception):

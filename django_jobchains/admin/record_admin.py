@@ -8,11 +8,9 @@ from typing import Any, ClassVar
 from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
 from django.core import checks
-from django.core.paginator import Paginator
 from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.dateparse import parse_datetime
-from django.utils.functional import cached_property
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 from django.utils.translation import gettext, ngettext_lazy
@@ -22,7 +20,7 @@ from django_jobchains import records
 from django_jobchains.admin.actions.action import HAS_CHANGED, NOT_THERE, Action, ActionResult, Refused
 from django_jobchains.admin.actions.confirmed import ActionRow, ConfirmedActions
 from django_jobchains.admin.actions.forms import ActionForm, TimeFields
-from django_jobchains.admin.base import url_with
+from django_jobchains.admin.base import LimitedPaginator, url_with
 from django_jobchains.admin.display import PERMISSION, Payloads, Timestamps
 from django_jobchains.admin.lists.filters import ChoiceFilter
 from django_jobchains.admin.visibility import has_own_view_permission, is_whole
@@ -200,8 +198,6 @@ class RecordActionAdmin(ConfirmedActions):
         return possible
 
 
-#: The number of rows that a list counts and shows. Filters and the search find the others.
-MAX_ROWS = 10_000
 #: The number of rows that are checked where ``has_view_permission`` hides single rows.
 MAX_CHECKED_ROWS = 1_000
 #: The number of entries of the execution logs that are shown, the last ones.
@@ -210,24 +206,6 @@ MAX_ENTRIES = 200
 OPEN = ("queued", "processing", "errored")
 #: The columns that the form for a new record has.
 _COLUMNS_OF_NEW = ("process_after",)
-
-
-class RecordPaginator(Paginator):  # type: ignore[type-arg]  # takes no parameter at run time
-    """Counts up to ``MAX_ROWS``, so that neither the count nor the last page reads a whole table."""
-
-    @cached_property
-    def count(self) -> int:
-        return min(self._counted, MAX_ROWS)
-
-    @property
-    def is_limited(self) -> bool:
-        """Return whether there are more rows than are shown."""
-        return self._counted > MAX_ROWS
-
-    @cached_property
-    def _counted(self) -> int:
-        rows: Any = self.object_list
-        return int(rows.order_by()[: MAX_ROWS + 1].count())
 
 
 class RecordChangeList(ChangeList):
@@ -293,7 +271,7 @@ class JobRecordAdmin(RecordActionAdmin):
     list_filter: ClassVar[tuple[Any, ...]] = (RecordStateFilter, RecordWaitFilter)
     #: The primary key, because it has an index.
     ordering: ClassVar[tuple[Any, ...]] = ("-pk",)
-    paginator = RecordPaginator
+    paginator = LimitedPaginator
     change_list_template = "admin/django_jobchains/record/change_list.html"
     change_form_template = "admin/django_jobchains/record/change_form.html"
 

@@ -14,6 +14,7 @@ from django.contrib import admin, messages
 from django.contrib.admin.options import IS_POPUP_VAR, TO_FIELD_VAR
 from django.contrib.admin.utils import quote
 from django.contrib.admin.views.main import ORDER_VAR, SEARCH_VAR, ChangeList
+from django.core.paginator import Paginator
 from django.db import connections
 from django.db.models import BooleanField, ExpressionWrapper, Model, QuerySet
 from django.http import HttpRequest
@@ -24,7 +25,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from django_jobchains.admin.base import ReadOnlyAdmin, TimeLimitExceeded, time_limit
+from django_jobchains.admin.base import LimitedPaginator, ReadOnlyAdmin, TimeLimitExceeded, time_limit
 from django_jobchains.admin.dashboard.access import page_url
 from django_jobchains.admin.display import Timestamps
 from django_jobchains.admin.lists.filters import CHAIN_FILTERS, COUNT_SECONDS, JOB_FILTERS
@@ -233,7 +234,7 @@ class KeysetChangeList(ChangeList):
         self.page = self._page(request)
         self.result_list = list(self.page)
         self.result_count = self.full_result_count = len(self.page)
-        self.paginator = self.model_admin.get_paginator(request, self.result_list, self.list_per_page)
+        self.paginator = Paginator(self.result_list, self.list_per_page)
         self.show_full_result_count = self.show_all = self.can_show_all = self.multi_page = False
         self.show_admin_actions = bool(self.page)
         self.list_display = [column for column in self.list_display if self._is_shown(column)]
@@ -319,6 +320,8 @@ class ListAdmin(ReadOnlyAdmin):
     )
     change_list_template = "admin/django_jobchains/change_list.html"
     empty_value_display = ""
+    #: For ``autocomplete_fields``. The list itself does not count its rows.
+    paginator = LimitedPaginator
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return KeysetChangeList
@@ -349,7 +352,7 @@ class ListAdmin(ReadOnlyAdmin):
         if visibility.checks_each_row(self.model):
             seen = visibility.seen(found.defer(*self.large_columns)[:MAX_CHECKED_ROWS])
             found = queryset.filter(pk__in=[row.pk for row in seen])
-        return found, False
+        return found.defer(*self.large_columns), False
 
     def searched(self, request: HttpRequest, rows: Rows, term: str) -> SearchResult:
         """Search the rows for a term."""

@@ -5,9 +5,11 @@ from uuid import UUID
 import pytest
 
 from django_jobchains import chains
+from django_jobchains.admin.base import MAX_ROWS
 from django_jobchains.admin.lists import search as searching
 from django_jobchains.models import Job
 from tests.admin.browsing import open_list
+from tests.admin.visibility.test_pages import autocomplete
 from tests.support.chain_shapes import rows, steps
 
 pytestmark = pytest.mark.django_db
@@ -119,3 +121,14 @@ def test_unusual_terms_find_nothing(staff, model):
         page = open_list(client, model, {"q": term})
         assert page.status == 200, term
         assert len(page.ids) == (0 if term.strip() and "\0" not in term else 2), term
+
+
+def test_an_autocomplete_field_counts_few_rows_and_reads_no_large_columns(superuser, django_assert_max_num_queries):
+    job_id = rows(30)[-1]
+    with django_assert_max_num_queries(10) as context:
+        found = superuser.get(autocomplete("")).json()
+    assert found["pagination"] == {"more": True}
+    assert found["results"][0]["id"] == str(job_id)
+    read = [query["sql"] for query in context.captured_queries if "django_jobchains_job" in query["sql"]]
+    assert [f"LIMIT {MAX_ROWS + 1}" in sql for sql in read if "COUNT(" in sql] == [True]
+    assert [sql for sql in read if "last_error" in sql or '"output"' in sql] == []

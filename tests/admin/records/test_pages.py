@@ -9,7 +9,7 @@ from django.contrib.auth.models import User
 from django.db.models import JSONField, Value
 
 from django_jobchains import records
-from django_jobchains.admin import record_admin
+from django_jobchains.admin import base, record_admin
 from django_jobchains.admin.lists import filters
 from django_jobchains.admin.record_admin import JobRecordAdmin
 from tests.admin.browsing import act, act_many, messages_in, text_of, url, verb_url
@@ -152,9 +152,9 @@ def test_a_list_counts_and_shows_a_limited_number_of_rows(superuser, monkeypatch
         assert "Only the first" not in listed(superuser)[0]
     counts = [query["sql"] for query in context.captured_queries if "COUNT(" in query["sql"]]
     assert counts
-    limits = (f"LIMIT {record_admin.MAX_ROWS + 1}", f"LIMIT {filters.MAX_COUNTED + 1}")
+    limits = (f"LIMIT {base.MAX_ROWS + 1}", f"LIMIT {filters.MAX_COUNTED + 1}")
     assert all(any(limit in sql for limit in limits) for sql in counts), counts
-    monkeypatch.setattr(record_admin, "MAX_ROWS", 2)
+    monkeypatch.setattr(base, "MAX_ROWS", 2)
     assert "Only the first 2 rows are listed." in listed(superuser)[0]
 
 
