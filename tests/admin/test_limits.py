@@ -161,7 +161,7 @@ def test_the_log_entries_are_in_the_language_of_the_site(superuser, sync, settin
     settings.LANGUAGE_CODE = "en"
     given = {"name": "crm.sync", "concurrency": "7", "set": "1"}
     reply = superuser.post(reverse(CHANGE), given, headers={"accept-language": "de"}, follow=True)
-    assert Page(reply).messages() == ["Begrenzung crm.sync wurde gesetzt: Jobs gleichzeitig 7."]
+    assert Page(reply).messages() == ["Limit crm.sync wurde gesetzt: Jobs gleichzeitig 7."]
     superuser.post(reverse(CHANGE), {"name": "crm.sync", "reset": "1"}, headers={"accept-language": "de"})
     entries = LogEntry.objects.order_by("pk")
     assert [entry.get_change_message() for entry in entries] == ["Limit set: Jobs at once 7.", "Limit reset."]
