@@ -3,7 +3,6 @@
 Django imports this module for every template engine, also in a project without the admin.
 """
 
-from datetime import datetime
 from typing import Any
 
 from django import template
@@ -16,18 +15,9 @@ register = template.Library()
 for format_value in (humanize.number, humanize.age, humanize.ago, humanize.span, humanize.memory):
     register.filter(format_value)
 
-
 # Not with ``expects_localtime``, which has no effect without ``USE_TZ``.
-
-
-@register.filter
-def clock_time(time: datetime) -> str:
-    return humanize.clock_time(timezone.localtime(time))
-
-
-@register.filter
-def exact_time(time: datetime) -> str:
-    return humanize.exact_time(timezone.localtime(time))
+register.filter("clock_time", lambda time: humanize.clock_time(timezone.localtime(time)))
+register.filter("exact_time", lambda time: humanize.exact_time(timezone.localtime(time)))
 
 
 @register.filter
