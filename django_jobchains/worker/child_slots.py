@@ -87,17 +87,23 @@ class ChildSlots(SlotPool):
 
     def _ended(self, end: RunEnd) -> None:
         """Put back the attempts that are left of a run, and start the next run in its slot."""
-        now = time.monotonic()
         with self._changed:
             self._count(end)
-            self.backlog.extendleft((now, attempt) for attempt in reversed(end.left))
+            if end.left:
+                self._put_back(end.left)
             if self.backlog and self._assigned() < self.pool.max_workers:
                 self._slots.follow(self._next_run())
-            if end.left:
-                self._start_waiting()
             has_room = len(self.backlog) <= self.backlog.ahead(self.pool.max_workers) // 2
         if has_room:
             self.context.wake.slot_is_free()
+
+    def _put_back(self, attempts: Sequence[IsolatedAttempt]) -> None:
+        """Let attempts that have not begun wait again, before all others, and start those for which there is room."""
+        now = time.monotonic()
+        with self._changed:
+            self.backlog.extendleft((now, attempt) for attempt in reversed(attempts))
+            self._start_waiting()
+        self.context.wake.set(())  # The claim loop returns them to the queue if they wait for long.
 
     def _count(self, end: RunEnd) -> None:
         if end.ended:
@@ -130,7 +136,7 @@ class ChildSlots(SlotPool):
                 break
             attempts.append(attempt)
             self.backlog.popleft()
-        return ChildRun(attempts, self.pool, self._ended)
+        return ChildRun(attempts, self.pool, self._put_back, self._ended)
 
     def _assigned(self) -> int:
         """Return how many runs have a worker or are about to get one."""

@@ -1,17 +1,20 @@
-"""Attempts that are sent to a child process together, while the child is too busy to begin any of them."""
+"""Attempts that are sent to a child process together, behind one that the child is too busy to begin or to end."""
 
 import os
 import signal
 
 import pytest
 
+from django_jobchains import chains
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.isolation import Isolation
 from django_jobchains.worker.child_slots import ChildSlots
 from django_jobchains.worker.isolated.isolated_attempt import ChildRun, RunEnd
 from django_jobchains.worker.isolated.isolation_pool import IsolationPool
 from django_jobchains.worker.slots import Slots
-from tests.support.workers import context_for
+from tests.isolation.app.hostile_jobs import waits_if_asked
+from tests.support.waiting import until, until_completed
+from tests.support.workers import completed, context_for
 
 
 class SentAttempt:
@@ -46,7 +49,7 @@ def pool():
 
 def test_they_are_put_back_although_the_first_has_not_begun_either(pool):
     attempts, ends = [SentAttempt(), SentAttempt()], []
-    assert list(ChildRun(attempts, pool, ends.append).run()) == []
+    assert list(ChildRun(attempts, pool, put_back=None, ended=ends.append).run()) == []
     assert [(list(end.left), end.ended) for end in ends] == [(attempts, 0)]
 
 
@@ -59,3 +62,25 @@ def test_they_are_then_sent_one_by_one_because_a_single_one_is_waited_for():
     slots.backlog.put(run._attempts)
     slots._count(RunEnd((), 0, 0.05, 0.0))
     assert len(slots._next_run()._attempts) == 1
+
+
+def test_those_that_are_put_back_end_the_wait_of_the_claim_loop_which_returns_them_if_they_wait_for_long():
+    slots = ChildSlots(Isolation("process", max_workers=1), Slots(context_for(slots=1), None))
+    slots.context.wake.begin_query()
+    slots._put_back([SentAttempt()])
+    assert slots.context.wake.must_query
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slots", [2, 1])
+def test_those_behind_one_that_takes_long_run_in_another_child_or_another_worker(start_isolated, tmp_path, slots):
+    for _ in range(3 - slots):
+        start_isolated("--slots", str(slots), jobchains={"POLL_SECONDS": 60})
+    chains.enqueue_many([waits_if_asked.item("") for _ in range(1000)])
+    until(lambda: completed() == 1000, 60)  # Short handlers: from now on, several are sent together.
+    gate = tmp_path / "gate"
+    enqueued = chains.enqueue_many([waits_if_asked.item(str(gate) if number == 4 else "") for number in range(80)])
+    until(lambda: completed() == 1079, 20, lambda: [chain.refresh().status for chain in enqueued])
+    assert enqueued[4].refresh().status == "running"
+    gate.touch()
+    until_completed(enqueued[4])

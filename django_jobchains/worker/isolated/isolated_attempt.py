@@ -340,7 +340,8 @@ class ChildRun:
     They are sent together, because a message for each of them would cost more than short handlers. Only the running
     attempt is affected if it crashes, hangs or takes long: the attempts behind it have not begun, and are put back.
 
-    ``ended``: called when the run no longer needs its worker.
+    ``put_back``: called with the attempts behind one that takes long, while it runs. ``ended``: called when the run no
+    longer needs its worker.
     """
 
     #: A child process, unlike a thread, can be killed, so its slot is never given up.
@@ -350,6 +351,7 @@ class ChildRun:
         self,
         attempts: Sequence[IsolatedAttempt],
         pool: IsolationPool,
+        put_back: Callable[[Sequence[IsolatedAttempt]], object],
         ended: Callable[[RunEnd], object],
     ) -> None:
         self.pool = pool
@@ -357,7 +359,8 @@ class ChildRun:
         self.has_ended = False
         #: The attempts that have not ended, the running one first.
         self._attempts = deque(attempts)
-        self._handler_seconds = 0.0
+        self._count, self._handler_seconds = 0, 0.0
+        self._put_back = put_back
         self._ended = ended
         self._calls: Sequence[Call] = ()
 
@@ -377,7 +380,7 @@ class ChildRun:
 
     def run(self) -> Iterator[Outcome]:
         """Run the handlers while this thread waits, and yield each outcome when it arrives."""
-        started, count = time.perf_counter(), len(self._attempts)
+        started = time.perf_counter()
         try:
             yield from self._run()
         except Exception as error:  # Not an error of a handler.
@@ -387,7 +390,7 @@ class ChildRun:
         left = list(self._attempts)
         self._attempts.clear()
         self.has_ended = True
-        self._ended(RunEnd(left, count - len(left), time.perf_counter() - started, self._handler_seconds))
+        self._ended(RunEnd(left, self._count, time.perf_counter() - started, self._handler_seconds))
 
     def kill(self) -> None:
         """Kill the child process, if it runs a handler. Can be called from any thread."""
@@ -446,10 +449,16 @@ class ChildRun:
             return attempt.not_started(error)
 
     def _reply(self, call: Call, worker: PooledChild) -> Any:
-        reply = call.wait(None if call is self._calls[-1] else PATIENCE_SECONDS)
-        if reply is PENDING:
-            worker.withdraw()
-        return call.wait() if reply is PENDING and not call.is_withdrawn else reply
+        reply = call.wait(PATIENCE_SECONDS if len(self._attempts) > 1 else None)
+        if reply is not PENDING:
+            return reply
+        worker.withdraw()
+        if call.is_withdrawn:
+            return None
+        begun = sum(not each.is_withdrawn for each in self._calls) - self._count
+        waiting = [self._attempts.pop() for _ in range(len(self._attempts) - begun)]
+        self._put_back(waiting[::-1])
+        return call.wait()
 
     def _had_begun(self, call: Call, worker: PooledChild) -> bool:
         """Return whether a crash counts for the current attempt. The first one may crash its child before it begins."""
@@ -462,5 +471,6 @@ class ChildRun:
     def _end(self, outcomes: list[Outcome]) -> list[Outcome]:
         """Return the outcomes of the current attempt, which has ended."""
         self._attempts.popleft()
+        self._count += 1
         self._handler_seconds += outcomes[0].seconds
         return outcomes

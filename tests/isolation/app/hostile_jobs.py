@@ -83,6 +83,14 @@ def waits_after_commit(job: RunningJob[str]) -> str:
     return "committed"
 
 
+@processors.register("isolation.waits_if_asked", isolation=Isolation("process", key="pair", max_workers=2))
+def waits_if_asked(job: RunningJob[str]) -> None:
+    """Return at once, or when the file in the input exists."""
+    if job.input:
+        note(job, "started")
+        until(Path(job.input).exists, 120)
+
+
 @processors.register("isolation.batch_dies", batch_limit=3)
 def batch_dies(jobs: Batch[Any]) -> None:
     if jobs[0].attempt == 1:
