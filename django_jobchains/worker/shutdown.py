@@ -50,6 +50,7 @@ class Shutdown:
         deadline = time.monotonic() + timeout
         self._stop_claiming()
         self._drain(deadline)
+        self._hand_back_waiting()
         abandoned = self._finish_writing()
         self._call_observers(deadline)
         self._close()
@@ -59,17 +60,26 @@ class Shutdown:
         """Stop the claim loop without waiting for it. It returns jobs of a claim in progress to the queue."""
         self._components.threads["claim-loop"].stop()
         self._components.claim_loop.close()
+        self._hand_back_waiting()
+        for pool in self._components.pools:
+            pool.close()
+
+    def _hand_back_waiting(self) -> None:
+        """Return jobs that wait for a slot to the queue.
+
+        A claim in progress, or the end of a run in a child process, may add some after the pools were closed.
+        """
         for pool in self._components.pools:
             waiting = pool.take_back(waited_seconds=0)
             self._components.records.hand_back(waiting)
             self._hand_back(keys_of(waiting), has_begun=False)
-            pool.close()
 
     def _drain(self, deadline: float) -> None:
         """Wait for running handlers, and abort them at the deadline or when the request becomes urgent."""
         while time.monotonic() < deadline and not self._request.is_urgent:
             if not self._join_pools(min(time.monotonic() + CHECK_SECONDS, deadline)):
                 return
+            self._hand_back_waiting()
         for held in self._components.context.held:
             held.abort_all("worker_stopping")
         if self._join_pools(time.monotonic() + ABORT_GRACE_SECONDS):

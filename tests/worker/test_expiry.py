@@ -130,3 +130,40 @@ def test_a_stopping_worker_clears_the_limit_only_of_jobs_whose_handlers_it_has_c
     others = Job.objects.of_type(quick.name)
     assert not others.filter(expires_at=None).exists()
     assert others.filter(lease_number__gt=0).exists()
+
+
+@pytest.mark.usefixtures("patient_stop")
+@pytest.mark.parametrize("timeout", [60, 0])
+@pytest.mark.parametrize("kind", ["quick", "isolated", "on_loop"])
+def test_a_job_that_reaches_its_pool_while_the_worker_stops_has_not_begun(
+    request, processors, kind, make_worker, monkeypatch, gate, timeout
+):
+    """It is returned to the queue while other handlers still run, if the worker waits for these."""
+    long = processors.register("worker.long")(lambda job: gate.wait(30))
+    job_type, worker = request.getfixturevalue(kind), make_worker()
+    pool = next(lane.pool for lane in worker.components.lanes if job_type.name in lane.leases)
+    is_claimed, is_closed, put = threading.Event(), threading.Event(), pool.put
+
+    def late(attempts):
+        if job_type.name in [job.type_name for attempt in attempts for job in attempt.jobs]:
+            is_claimed.set()
+            is_closed.wait(30)
+        put(attempts)
+
+    monkeypatch.setattr(pool, "put", late)
+    running = long.enqueue()
+    worker.start()
+    until(lambda: worker.running)
+    chain = job_type.enqueue(expires=60 * MINUTE)
+    assert is_claimed.wait(30)
+    stopping = threading.Thread(target=worker.stop, args=[timeout])
+    stopping.start()
+    until(lambda: worker.components.slots._closed)
+    is_closed.set()
+    if timeout:
+        until(lambda: chain.refresh().status == "pending")
+        assert running.refresh().status == "running"
+    gate.set()
+    stopping.join()
+    assert (chain.refresh().status, chain.current_job.attempt) == ("pending", 0)
+    assert chain.expires_at is not None
