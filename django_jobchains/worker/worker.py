@@ -152,6 +152,7 @@ class Worker:
             own_policy=own,
         )
         self.stop_request, self._failed, self._stopped = StopRequest(), threading.Event(), threading.Event()
+        self._stopping = threading.Lock()
         self.components = Components(self.options, give_up=self._failed.set)
 
     # Running
@@ -248,17 +249,21 @@ class Worker:
     def stop(self, timeout: DurationLike | None = None) -> int:
         """Claim no more jobs, wait up to ``timeout`` for handlers, then abort them and return their jobs to the queue.
 
-        ``timeout`` is a timedelta or a number of seconds. Returns how many attempts had not ended. Can be called only
-        once. Takes at most a second or two longer than the timeout.
+        ``timeout`` is a timedelta or a number of seconds. Returns how many attempts had not ended. Takes at most a
+        second or two longer than the timeout. Can be called from any thread, and ends ``run``. A second call only waits
+        for the first, and returns 0.
         """
         seconds = self.shutdown_seconds if timeout is None else ANY_DURATION.check("timeout", timeout)
-        self.components.health_monitor.set_state("stopping")
-        report(WorkerStopping(self.id, self.running))
-        self.components.announce_stop()
-        abandoned = Shutdown(self.components, self.store, self.stop_request).run(seconds)
-        remove_worker(self.components)
-        report(WorkerStopped(self.id, abandoned))
-        self._stopped.set()
+        with self._stopping:
+            if self._stopped.is_set():
+                return 0
+            self.components.health_monitor.set_state("stopping")
+            report(WorkerStopping(self.id, self.running))
+            self.components.announce_stop()
+            abandoned = Shutdown(self.components, self.store, self.stop_request).run(seconds)
+            remove_worker(self.components)
+            report(WorkerStopped(self.id, abandoned))
+            self._stopped.set()
         return abandoned
 
     def request_stop(self) -> None:
@@ -310,7 +315,7 @@ class Worker:
 
     def _is_over(self) -> bool:
         claim_loop = self.components.claim_loop
-        if self.stop_request.is_made or self.failed or claim_loop.exhausted.is_set():
+        if self.stop_request.is_made or self._stopped.is_set() or self.failed or claim_loop.exhausted.is_set():
             return True
         # Again afterwards, because the thread for tasks may have found one in the meantime.
         return self.burst and claim_loop.idle.is_set() and not self._find_tasks() and claim_loop.idle.is_set()

@@ -9,8 +9,9 @@ from django.core.exceptions import ImproperlyConfigured
 from django_jobchains import chains
 from django_jobchains.models import Job
 from django_jobchains.processors import JobType, RescheduleJob
+from django_jobchains.telemetry.events import WorkerStopping
 from django_jobchains.worker.end_writer import EndWriter
-from tests.support.waiting import until, until_completed
+from tests.support.waiting import stays, until, until_completed
 from tests.support.workers import completed
 
 
@@ -173,3 +174,23 @@ def test_max_jobs_ends_when_the_last_outcome_is_written(double, make_worker, mon
     worker.request_stop()
     running.join()
     assert has_ended
+
+
+@pytest.mark.parametrize("is_signalled", [False, True])
+def test_stop_on_another_thread_ends_run_which_does_not_stop_the_worker_again(
+    processors, make_worker, gate, events, is_signalled
+):
+    chain = processors.register("worker.waiting")(lambda job: gate.wait(30)).enqueue()
+    worker, codes = make_worker(), []
+    threading.Thread(target=lambda: codes.append(worker.run()), daemon=True).start()
+    until(lambda: worker.running)
+    stopping = threading.Thread(target=worker.stop)
+    stopping.start()
+    until(lambda: events.of(WorkerStopping))
+    if is_signalled:
+        worker.request_stop()
+    assert stays(lambda: len(events.of(WorkerStopping)) == 1 and not codes, 0.3)
+    gate.set()
+    until(lambda: codes == [0])
+    stopping.join()
+    assert (chain.refresh().status, worker.stop(), len(events.of(WorkerStopping))) == ("completed", 0, 1)
