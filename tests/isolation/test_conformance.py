@@ -72,6 +72,7 @@ ENDS = [
     (jobs.evaluates, "fail(job, FailJob('no use'))", FAILED, [], ["FailJob: no use"]),
     (jobs.evaluates, "math.nan if job.attempt == 1 else 2", 2, [], ["InvalidOutput: "]),
     (jobs.evaluates, "job.attempt > 1 or (transaction.atomic().__enter__(), note(job, 'a'))", True, [], [LEFT_OPEN]),
+    (jobs.evaluates, "job.attempt > 1 or send({'page': 1})", True, [], ["RuntimeError: A handler cannot call send()"]),
     (jobs.staged, "", "done", ["prepared", "completed"], []),
     (jobs.staged, "after complete", FAILED, ["prepared"], ["ValueError: after complete"]),
     (jobs.count_down, 2, "zero", [], []),

@@ -43,7 +43,7 @@ def steps(export):
 
 
 def test_every_way_a_handler_in_a_child_may_end(worker):
-    ways = ("return", "fail", "die", "commit", "commit and die", "log", "save", "requeue", "reschedule", "hang")
+    ways = ("return", "fail", "die", "commit", "commit and die", "log", "save", "requeue", "reschedule", "send", "hang")
     exports = {way: Export.objects.create(name=way) for way in ways}
 
     returned = ended(exports["return"], "completed")
@@ -77,6 +77,9 @@ def test_every_way_a_handler_in_a_child_may_end(worker):
         requeued = Export.objects.filter(pk=exports[way].pk, process_after__isnull=False, state="queued")
         until(requeued.exists, 60)
         assert requeued.get().process_after > timezone.now() + timedelta(minutes=50)
+
+    sent = ended(exports["send"], "failed")
+    assert (sent.failure_message or "").startswith("RuntimeError: A handler cannot call send()")
 
     hung = ended(exports["hang"], "errored")
     assert (hung.failure_message or "").startswith("The handler exceeded max_runtime (6 s).")

@@ -5,6 +5,7 @@ import contextvars
 import os
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from logging import getLogger
 from typing import Any, TypeVar
@@ -51,7 +52,7 @@ ENDING = {"ending": True}
 
 def run_attempt(request: Mapping[str, Any]) -> Any:
     """Run an attempt at jobs that the worker has claimed, and return the outcomes."""
-    call = running_call.get()
+    call = _take_call()
     if request["reports_begin"]:
         call.send(BEGIN)
     telemetry = ChildTelemetry(request["telemetry"], call.send)
@@ -65,7 +66,7 @@ def run_attempt(request: Mapping[str, Any]) -> Any:
 
 def run_record(request: Mapping[str, Any]) -> Any:
     """Handle a record that the worker has dequeued, and return how the attempt ended. The worker calls the hooks."""
-    call = running_call.get()
+    call = _take_call()
     telemetry = ChildTelemetry(request["telemetry"], call.send)
     kind, store = get_registry().record_type(request["type_name"]), get_store(request["using"])
     # The worker passes on how the attempt ended, not this process.
@@ -73,6 +74,20 @@ def run_record(request: Mapping[str, Any]) -> Any:
     ended = _handle(key_of_request(request, kind), environment, call.signal)
     telemetry.flush()
     return ended_message(ended)
+
+
+def _take_call() -> RunningCall:
+    """Return the call of the worker, and refuse messages that the handler sends: only the worker would get them."""
+    call = running_call.get()
+    running_call.set(replace(call, send=_refuse))
+    return call
+
+
+def _refuse(message: Any) -> None:
+    raise RuntimeError(
+        "A handler cannot call send(), which is for functions that your own code calls in a pool. Use job.log(), "
+        "job.set_progress() or run.add_log()."
+    )
 
 
 # Jobs

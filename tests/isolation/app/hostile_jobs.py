@@ -12,8 +12,9 @@ from typing import Any
 
 from django.db import transaction
 
+from django_jobchains.children.call_loop import running_call
+from django_jobchains.children.frames import encode_frame
 from django_jobchains.isolation import Isolation
-from django_jobchains.pools import send
 from django_jobchains.processors import Batch, Processors, RunningJob
 from django_jobchains.testing.contracts.concurrency import until
 from tests.children.functions import write_to_socket
@@ -52,10 +53,8 @@ def dies(job: RunningJob[str]) -> int:
 def writes_to_its_socket(job: RunningJob[str]) -> None:
     """Write the bytes that the input names, or a message that means nothing to the worker."""
     note(job, "called")
-    if job.input:
-        write_to_socket(job.input)
-    else:
-        send({"nonsense": 1})
+    nonsense = encode_frame({"id": running_call.get().id, "message": {"nonsense": 1}})
+    write_to_socket(job.input or nonsense.hex())
 
 
 @processors.register(

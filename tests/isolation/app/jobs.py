@@ -10,12 +10,13 @@ from django.utils import translation
 
 from django_jobchains import context
 from django_jobchains.exceptions import LeaseLost
+from django_jobchains.pools import send
 from django_jobchains.processors import Batch, FailJob, Processors, RescheduleJob, RunningJob
 from tests.isolation.app.slices import AFTER_LOG_LINES, AT_ONCE, MIDDLEWARE, Added, Recorded, note, record_fields
 from tests.shop.models import Effect
 
 #: For expressions, besides what this module defines.
-__all__ = ("FailJob", "RescheduleJob", "math", "os", "transaction")
+__all__ = ("FailJob", "RescheduleJob", "math", "os", "send", "transaction")
 
 processors = Processors(backoff=AT_ONCE, max_attempts=3)
 with_middleware = Processors(middleware=MIDDLEWARE)

@@ -15,6 +15,8 @@ from django_jobchains.middleware import Middleware
 from django_jobchains.models import WorkerPresence
 from django_jobchains.processors import Processors, RescheduleJob
 from django_jobchains.records import NonRetryable, RecordProcessor
+from django_jobchains.telemetry import report
+from django_jobchains.telemetry.events import AttemptAbandoned
 from tests.records.models import LETTER_COLUMNS, Export, Letter
 from tests.shop.models import Effect
 from tests.support.waiting import until
@@ -85,8 +87,7 @@ def commit_requeue(record, run):
     def linger():
         # Messages are received in order: when the worker shows this one, it has received all earlier ones.
         worker = WorkerPresence.objects.get().id
-        values = {"worker": worker, "job_id": "marker", "reason": str(record.pk), "kind": "record"}
-        pools.send({"event": "AttemptAbandoned", "values": values})
+        report(AttemptAbandoned(worker, "marker", str(record.pk), kind="record"))
         until(lambda: Effect.objects.filter(label="go on 0").exists(), 60)
         note(record, f"asked to stop: {run.signal.reason}")
 
@@ -107,6 +108,7 @@ WAYS = {
     "requeue": requeue,
     "reschedule": reschedule,
     "commit requeue": commit_requeue,
+    "send": lambda record, run: pools.send({"page": 1}),
 }
 
 processors = Processors(
