@@ -35,8 +35,9 @@ STOP_NOW = b"stop-now\n"
 REPORT_SECONDS = 1.0
 #: How often the report includes the metrics.
 METRICS_SECONDS = 5.0
-#: How much longer than its shutdown timeout a worker may take to end.
-EXIT_GRACE_SECONDS = 3.0
+#: How much longer than its shutdown timeout a worker may take to end: about three seconds if its database does not
+#: respond, and up to three for its last report and spans.
+EXIT_GRACE_SECONDS = 6.0
 
 
 class ParentLink:

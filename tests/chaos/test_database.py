@@ -105,3 +105,17 @@ def test_a_worker_ends_in_time_although_its_database_does_not_answer(cluster, st
         cluster.start() if state == "stopped" else cluster.thaw()
     other = start_process()
     until(lambda: chain.refresh().current_job.attempt > 1, 30, lambda: other.output)
+
+
+def test_a_supervisor_lets_a_worker_end_although_its_database_does_not_answer(cluster, start_process):
+    """The handlers do not end either, so each step takes as long as it may, and one a second longer than usual."""
+    chains.enqueue_many([jobs.stuck.item(60.0) for _ in range(4)], using=ALIAS)
+    process = start_process("--processes", "1", "--slots", "4", "--shutdown-timeout", "1", ABORT_SECONDS="2")
+    until(lambda: Effect.objects.using(ALIAS).count() == 4, 30, lambda: process.output)
+    reconnect()
+    try:
+        cluster.freeze()
+        process.signal(signal.SIGTERM)
+        assert process.wait() == 0, process.output
+    finally:
+        cluster.thaw()
