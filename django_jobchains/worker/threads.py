@@ -3,7 +3,9 @@
 Threads are named, restarted after a failure, stopped by an event, and joined with a deadline.
 """
 
+import os
 import random
+import signal
 import sys
 import threading
 import time
@@ -220,3 +222,14 @@ class StopRequest:
     def expects_copies(self) -> bool:
         """Whether the first signal arrived so recently that another one would be a copy of it."""
         return self._signalled_at is not None and self._clock() - self._signalled_at <= COPIES_SECONDS
+
+
+def _restore_signals() -> None:
+    """Let SIGTERM and SIGINT end a process that a handler has forked. A stop request in it would have no effect."""
+    for number, usual in ((signal.SIGTERM, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
+        if isinstance(getattr(signal.getsignal(number), "__self__", None), StopRequest):
+            signal.signal(number, usual)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_restore_signals)

@@ -207,6 +207,16 @@ def test_job_killed_by_a_service_manager_is_retried(start_process):
     assert set(Job.objects.values_list("attempt", "crashes")) == {(2, 1)}
 
 
+@slow
+def test_a_process_that_a_handler_has_forked_does_not_inherit_the_handling_of_signals(start_process):
+    codes = {signal.SIGTERM: -signal.SIGTERM, signal.SIGINT: 1}
+    ended = {number: jobs.forks.enqueue(int(number)) for number in codes}
+    process = start_process("--slots", "1")
+    for number, code in codes.items():
+        until_completed(ended[number], 60, lambda: process.output)
+        assert ended[number].output == code
+
+
 # The unit of the deployment page
 
 UNIT = Path(__file__).parents[2] / "docs" / "operate" / "files" / "shop-worker.service"

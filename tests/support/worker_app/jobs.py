@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import multiprocessing
 import os
 import signal
 import time
@@ -159,6 +160,21 @@ def stuck(job: RunningJob[float]) -> None:
     """Ignore the abort signal."""
     note(job, "started")
     time.sleep(job.input)
+
+
+@processors.register("chaos.forks")
+def forks(job: RunningJob[int]) -> int | None:
+    """Fork a process, send it the signal in the input when it runs, and return its exit code."""
+    context = multiprocessing.get_context("fork")
+    has_begun = context.Event()
+    process = context.Process(target=lambda: has_begun.set() or time.sleep(60))
+    process.start()
+    has_begun.wait(30)
+    os.kill(process.pid, job.input)
+    process.join(20)
+    code = process.exitcode
+    process.kill()
+    return code
 
 
 @processors.register("chaos.patient")
