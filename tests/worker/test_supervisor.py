@@ -113,6 +113,7 @@ def test_burst_ends_when_nothing_is_due_with_django_admin(start_process):
         (["--max-rss", "1M"], "less than a worker uses before its first job"),
         (["--type", "no.such.*"], "No processor to run"),
         (["--database", "elsewhere"], "elsewhere"),
+        (["--name", 99 * "x"], "end with -1 to -2"),
         (["--reload", "--burst"], "Use one of them"),
     ],
 )

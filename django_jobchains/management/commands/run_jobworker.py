@@ -28,6 +28,7 @@ from django_jobchains.worker.health_server import HealthServer
 from django_jobchains.worker.supervised_process import ParentLink
 from django_jobchains.worker.supervisor import Supervisor
 from django_jobchains.worker.threads import StopRequest
+from django_jobchains.worker.worker import WORKER_NAME
 
 if TYPE_CHECKING:
     from django_jobchains.telemetry.otel.prometheus import MergedMetrics
@@ -94,7 +95,7 @@ class Command(BaseCommand):
         worker = workers[0]
         merged = _merged_metrics(options)
         supervisor = Supervisor(
-            (options["processes"] or 1) * len(_databases(options)),
+            _count_of_processes(options),
             name=worker.name,
             shutdown_seconds=worker.shutdown_seconds,
             burst=options["burst"],
@@ -148,6 +149,12 @@ class Command(BaseCommand):
             )
         if options["reload"] and options["burst"]:
             raise CommandError("--reload waits for changes, but --burst ends when nothing is due. Use one of them.")
+        count = _count_of_processes(options)
+        if options["name"] and len(f"{options['name']}-{count}") > WORKER_NAME.length:
+            raise CommandError(
+                f"--name is too long: the names of the processes end with -1 to -{count}, and may have up to "
+                f"{WORKER_NAME.length} characters. Use a shorter name."
+            )
         _check_size(options["max_rss"])
         return [_worker(options, database) for database in _databases(options)]
 
@@ -206,6 +213,10 @@ def _databases(options: dict[str, Any]) -> Sequence[str | None]:
     """Return the databases to serve; None is ``JOBCHAINS["DATABASE"]``."""
     given = options["database"] or [None]
     return [given] if isinstance(given, str) else list(dict.fromkeys(given))  # call_command() may pass a string
+
+
+def _count_of_processes(options: dict[str, Any]) -> int:
+    return (options["processes"] or 1) * len(_databases(options))
 
 
 def _worker(options: dict[str, Any], database: str | None, **limits: Any) -> Worker:
