@@ -23,12 +23,13 @@ from django_jobchains.attempts.outcome import (
     not_started,
     stopped_try,
 )
+from django_jobchains.attempts.record_attempt import NOT_BY_HANDLER
 from django_jobchains.attempts.transaction import AttemptTransaction
 from django_jobchains.db.connections import own_statements
 from django_jobchains.declare.job_types import Processor, new_continuation
 from django_jobchains.declare.policies import AttemptPolicy
 from django_jobchains.declare.registry import Registry
-from django_jobchains.exceptions import JobAborted, LeaseLost, PhaseError
+from django_jobchains.exceptions import HandlerStuck, JobAborted, LeaseLost, PhaseError
 from django_jobchains.handlers.abort_signal import AbortSignal, refuse_on_event_loop
 from django_jobchains.handlers.job_log import JobLogBuffer
 from django_jobchains.handlers.running_job import Continuation, ContinuationOptions, RunningJob
@@ -114,10 +115,8 @@ class JobAttempt(Attempt[Outcome]):
 
     def ends_of_error(self, error: BaseException) -> list[Outcome]:
         if isinstance(error, LeaseLost):
-            outcome = self.outcome(OutcomeKind.ABANDONED, error=str(error))
-            outcome.abandoned_reason = error.reason
-            return [outcome]
-        if isinstance(error, JobAborted) and self.signal.reason == "worker_stopping":
+            return [self._abandoned(error.reason, error)]
+        if isinstance(error, JobAborted) and self.signal.reason in NOT_BY_HANDLER:
             return [self.outcome(OutcomeKind.HANDED_BACK, error=str(error))]
         return [self._failed_try(error)]
 
@@ -140,12 +139,16 @@ class JobAttempt(Attempt[Outcome]):
         """Give up an attempt that does not stop, from another thread. Return the outcome to write in its place.
 
         The list is empty if the attempt is about to end by itself. The handler keeps running, but its attempt no longer
-        writes anything. ``stack`` shows where the handler hangs.
+        writes anything. ``stack`` shows where the handler hangs. If the lease could not be renewed, the job is retried
+        after its lease has expired, as after a crash.
         """
         if not self.signal.detach():
             return []
         try:
-            outcome = self._failed_try(error)
+            if isinstance(error, HandlerStuck) and self.signal.reason == "error":
+                outcome = self._abandoned("error", error)
+            else:
+                outcome = self._failed_try(error)
         except BaseException as problem:
             outcome = fallback_outcome(self.job, error, problem)
         if outcome.failed:
@@ -162,6 +165,11 @@ class JobAttempt(Attempt[Outcome]):
         return Outcome(
             self.job, ending, finished, error=error, processor=environment.processor, policy=environment.policy
         )
+
+    def _abandoned(self, reason: str, error: BaseException) -> Outcome:
+        outcome = self.outcome(OutcomeKind.ABANDONED, error=str(error))
+        outcome.abandoned_reason = reason
+        return outcome
 
     def _failed_try(self, error: BaseException) -> Outcome:
         environment = self.environment

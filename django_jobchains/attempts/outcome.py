@@ -78,7 +78,7 @@ class OutcomeKind(StrEnum):
     ABANDONED = "abandoned"
     #: The chain was cancelled, and the attempt did not complete its job. It is not a failure.
     CANCELLED = "cancelled"
-    #: The worker is stopping. The attempt does not count.
+    #: The worker is stopping, or could not renew the lease. The attempt does not count.
     HANDED_BACK = "handed_back"
 
 

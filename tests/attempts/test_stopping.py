@@ -145,6 +145,25 @@ def test_signal_that_the_project_aborts_without_a_request_does_not_cancel_and_do
     assert scenario.errors() == {"JobAborted: The attempt was asked to stop: cancelled."}
 
 
+@kinds(*JOBS)
+def test_attempt_whose_lease_could_not_be_renewed_is_handed_back(scenario, events):
+    aborted = []
+
+    def handler(jobs):
+        if not aborted:
+            for job in jobs:
+                job.signal.abort("error")
+            aborted.extend(jobs)
+            jobs[0].signal.raise_if_aborted()
+        yield from ()
+
+    scenario.enqueue(handler, max_attempts=1)
+    scenario.run()
+    assert scenario.states() == {"completed"}
+    assert [event.ending for event in events.of(AttemptEnded)][: len(aborted)] == ["handed_back"] * len(aborted)
+    assert not FailedAttempt.objects.exists()
+
+
 @every_kind
 def test_stuck_attempt_of_a_cancelled_chain_has_not_failed(scenario, run, unresponsive, settings, events):
     settings.JOBCHAINS = {"STUCK_SECONDS": 0.2}

@@ -1,10 +1,14 @@
 """Leases are renewed; an attempt that lost its lease is aborted and writes nothing. See also tests/leases."""
 
+import threading
+
 import pytest
 from django.db import OperationalError, connection
 
 from django_jobchains.declare.policies import Backoff
+from django_jobchains.models import FailedAttempt
 from django_jobchains.processors import Lease
+from django_jobchains.telemetry.events import AttemptStuck
 from tests.shop.models import Effect
 from tests.support.waiting import until, until_completed
 
@@ -41,26 +45,56 @@ def test_lease_is_renewed_while_the_handler_runs_longer(processors, start_worker
     assert (chain.current_job.attempt, chain.current_job.crashes, chain.current_job.lease_number) == (1, 0, 1)
 
 
-def test_attempts_are_aborted_while_their_leases_cannot_be_renewed(processors, start_worker, store, monkeypatch):
-    renew = store.leases.renew
+@pytest.fixture
+def outage(store, monkeypatch):
+    """Leases cannot be renewed until this event is set."""
+    ended, renew = threading.Event(), store.leases.renew
 
-    def unavailable(leases):
-        raise OperationalError("connection refused")
+    def renew_later(leases):
+        if not ended.is_set():
+            raise OperationalError("connection refused")
+        return renew(leases)
 
-    @processors.register("worker.tried", lease=Lease(LEASE))
+    monkeypatch.setattr(store.leases, "renew", renew_later)
+    return ended
+
+
+def test_handler_that_stops_when_its_lease_cannot_be_renewed_returns_its_job(processors, start_worker, outage):
+    @processors.register("worker.tried", lease=Lease(LEASE), max_attempts=1)
     def tried(job):
-        if job.attempt == 1:
+        if not labels():
             job.signal.wait(30)
             Effect.objects.create(job_id=job.id, label=str(job.signal.reason))
-            monkeypatch.setattr(store.leases, "renew", renew)
+            outage.set()
             job.signal.raise_if_aborted()
         return job.attempt
 
-    monkeypatch.setattr(store.leases, "renew", unavailable)
     start_worker(poll_seconds=0.2)
     chain = tried.enqueue()
     until_completed(chain)
-    assert (chain.output, labels()) == (2, ["error"])
+    assert (chain.output, chain.current_job.crashes, labels()) == (1, 0, ["error"])
+    assert not FailedAttempt.objects.exists()
+
+
+def test_handler_that_is_stuck_when_its_lease_cannot_be_renewed_has_crashed(
+    processors, start_worker, outage, gate, settings, events
+):
+    settings.JOBCHAINS = {**settings.JOBCHAINS, "STUCK_SECONDS": 0.05}
+    ran = []
+
+    @processors.register("worker.unresponsive", lease=Lease(LEASE), max_attempts=1)
+    def unresponsive(job):
+        ran.append(job)
+        if len(ran) == 1:
+            gate.wait(30)
+
+    start_worker(poll_seconds=0.2)
+    chain = unresponsive.enqueue()
+    until(lambda: events.of(AttemptStuck))
+    outage.set()
+    until_completed(chain)
+    assert chain.current_job.crashes == 1
+    assert [failed.kind for failed in FailedAttempt.objects.all()] == ["crash"]
 
 
 @pytest.mark.parametrize("mode", ["complete", "prepare", "atomic"])
