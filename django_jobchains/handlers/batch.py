@@ -94,8 +94,12 @@ class BatchJob(RunningJob[InputT]):
         self._end(FailJob(reason))
 
     def retry(self, error: Exception | None = None) -> None:
-        """Retry this job after its backoff. ``error`` is stored as the reason."""
-        self._end(error or RuntimeError("The handler asked for another attempt."))
+        """Retry this job after its backoff. ``error``, an exception, is stored as the reason. Raises ``TypeError``."""
+        if error is None:
+            error = RuntimeError("The handler asked for another attempt.")
+        if not isinstance(error, Exception):
+            raise TypeError(f"error={error!r:.100} is not an exception: pass an instance, such as ValueError('…').")
+        self._end(error)
 
     def reschedule(
         self, *, delay: DurationLike | None = None, run_at: datetime | None = None, reason: str = ""

@@ -177,6 +177,13 @@ def test_job_can_get_one_outcome(run):
     assert outputs(run(twice, [1])) == ["first"]
 
 
+@pytest.mark.parametrize("error", ["404", "", ValueError])
+def test_job_is_retried_with_an_exception_only(run, error):
+    made = run(lambda jobs: jobs[0].retry(error), [1, 2], max_attempts=1)
+    assert statuses(made) == ["failed", "failed"]
+    assert made[0].last_error.startswith(f"TypeError: error={error!r} is not an exception")
+
+
 def test_handler_must_not_return_a_value(run):
     [chain] = run(lambda jobs: ["something"], [1], max_attempts=1)
     assert "job.finish(output)" in chain.refresh().last_error
