@@ -1,9 +1,10 @@
 """The calls of async handlers on threads: their transactions, and other calls that may wait for the database."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
 from functools import partial
+from inspect import CORO_CREATED, getcoroutinestate, isawaitable
 from itertools import count
 from logging import getLogger
 from typing import Any, Generic, Protocol, TypeVar
@@ -70,16 +71,23 @@ class AsyncCalls:
         self._threads = threads
         #: The thread with the open transaction.
         self.thread: TransactionThread | None = None
+        #: The calls of ``prepare`` and ``complete``, which the handler must await.
+        self._phases: list[Coroutine[Any, Any, Any]] = []
         self._turn = asyncio.Lock()
         self._is_closed = False
 
-    async def prepare(self, function: Callable[[], ResultT], mode: PrepareMode) -> ResultT:
+    def prepare(self, function: Callable[[], ResultT], mode: PrepareMode) -> Coroutine[Any, Any, ResultT]:
         _check_plain_function(function, "aprepare")
-        return await self.call(lambda: self._inside(self._attempt.own_transaction().prepare(mode), function))
+        return self._phase(lambda: self._inside(self._attempt.own_transaction().prepare(mode), function))
 
-    async def complete(self, function: Callable[[], ResultT]) -> ResultT:
+    def complete(self, function: Callable[[], ResultT]) -> Coroutine[Any, Any, ResultT]:
         _check_plain_function(function, "acomplete")
-        return await self.call(lambda: self._inside(self._attempt.own_transaction().complete(), function))
+        return self._phase(lambda: self._inside(self._attempt.own_transaction().complete(), function))
+
+    def _phase(self, function: Callable[[], ResultT]) -> Coroutine[Any, Any, ResultT]:
+        phase = self.call(function)
+        self._phases.append(phase)
+        return phase
 
     # On the event loop
 
@@ -119,15 +127,17 @@ class AsyncCalls:
         await asyncio.sleep(WAITS_SECONDS[min(tries, len(WAITS_SECONDS) - 1)])
 
     async def close(self) -> None:
-        """Wait for a call that the handler has not awaited. Not awaiting it is an error."""
+        """Wait for a call that the handler has not awaited. It is an error, also if the call has not begun."""
         self._is_closed = True
-        if not self._turn.locked():
-            return
-        self._attempt.error = self._attempt.error or PhaseError(
-            "The handler ended before its job.aprepare() or job.acomplete() did: await them."
-        )
-        await wait_uncancelled(create_library_task(self._turn.acquire()))
-        self._turn.release()
+        is_running = self._turn.locked()
+        if is_running or any(getcoroutinestate(phase) == CORO_CREATED for phase in self._phases):
+            self._attempt.error = self._attempt.error or PhaseError(
+                "The handler ended before its job.aprepare() or job.acomplete() did: await them."
+            )
+        self._phases.clear()  # A coroutine that never started refers to this object.
+        if is_running:
+            await wait_uncancelled(create_library_task(self._turn.acquire()))
+            self._turn.release()
 
     async def call_last(self, function: Callable[[], ResultT]) -> ResultT:
         """Call a function on the thread with the transaction, even if the task is cancelled."""
@@ -192,6 +202,11 @@ class AsyncCalls:
     def _inside(self, block: AbstractContextManager[None], function: Callable[[], ResultT]) -> ResultT:
         with block:
             result = function()
+            if isawaitable(result):
+                raise TypeError(
+                    f"The function of job.aprepare() or job.acomplete() returned {result!r:.100}. It runs on a thread, "
+                    "where nothing awaits this: use synchronous calls in it, such as save() instead of asave()."
+                )
             self._attempt.own_transaction().check_other_connections()
             return result
 

@@ -92,13 +92,13 @@ class RecordRun(HasContext[ContextT_contra]):
         """
         return self._attempt.complete()
 
-    async def acomplete(self, function: Callable[[], ResultT]) -> ResultT:
+    def acomplete(self, function: Callable[[], ResultT]) -> Coroutine[Any, Any, ResultT]:
         """``complete`` for async handlers: call a sync function without arguments inside the transaction, in a thread.
 
-        Returns the result of the function. Return from the handler soon: until then, the record's row is locked and a
-        thread is occupied.
+        ``await run.acomplete(function)`` returns the result of the function. Return from the handler soon: until then,
+        the record's row is locked and a thread is occupied.
         """
-        return await self._attempt.acomplete(function)
+        return self._attempt.acomplete(function)
 
 
 class ExecutionLog:

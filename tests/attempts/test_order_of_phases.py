@@ -155,6 +155,12 @@ async def complete_with_a_coroutine(job):
     await job.acomplete(function)
 
 
+async def complete_with_a_function_that_returns_an_awaitable(job):
+    awaitable = asyncio.get_running_loop().create_future()
+    with suppress(TypeError):
+        await job.acomplete(lambda: write([job], "not awaited")() and awaitable)
+
+
 async def read_blockers_on_the_loop(job):
     job.blockers  # noqa: B018
 
@@ -166,6 +172,15 @@ async def wait_on_the_loop(job):
 async def complete_without_awaiting(job):
     task = asyncio.create_task(job.acomplete(write([job], "not awaited")))
     await asyncio.sleep(0)
+    assert not task.done()
+
+
+async def complete_without_beginning(job):
+    job.acomplete(write([job], "not awaited"))
+
+
+async def complete_in_a_task_that_does_not_begin(job):
+    task = asyncio.create_task(job.acomplete(write([job], "not awaited")))
     assert not task.done()
 
 
@@ -189,6 +204,16 @@ async def complete_without_awaiting(job):
         (read_blockers_on_the_loop, "SynchronousOnlyOperation: job.blockers would read the database on the event loop"),
         (wait_on_the_loop, "SynchronousOnlyOperation: job.signal.wait() would block the event loop"),
         (complete_without_awaiting, "PhaseError: The handler ended before its job.aprepare() or job.acomplete() did"),
+        pytest.param(
+            complete_without_beginning,
+            "PhaseError: The handler ended before its job.aprepare() or job.acomplete() did",
+            marks=pytest.mark.filterwarnings("ignore:coroutine 'AsyncCalls.call' was never awaited"),
+        ),
+        (complete_in_a_task_that_does_not_begin, "PhaseError: The handler ended before its job.aprepare() or job"),
+        (
+            complete_with_a_function_that_returns_an_awaitable,
+            "TypeError: The function of job.aprepare() or job.acomple",
+        ),
         (lambda job: job.aprepare(nothing), "PhaseError: job.aprepare() is for 'async def' handlers"),
         (lambda job: job.acomplete(nothing), "PhaseError: job.acomplete() is for 'async def' handlers"),
         (lambda job: job.ablockers(), "PhaseError: job.ablockers() is for 'async def' handlers"),

@@ -273,6 +273,14 @@ def test_logs_are_stored_without_blocking_the_loop(handled):
     assert [(entry["key"], entry["out"]) for entry in upload.execution_logs][-2:] == [("write", ""), ("last", "")]
 
 
+@pytest.mark.filterwarnings("ignore:coroutine 'AsyncCalls.call' was never awaited")
+def test_a_transaction_that_is_not_awaited_is_an_error(handled):
+    async def handle(record, run):
+        run.acomplete(lambda: None)
+
+    assert "await them" in handled(handle).failure_message
+
+
 def test_the_async_methods_are_refused_in_plain_handlers(handled):
     upload = handled(lambda record, run: run.aadd_log("convert", "").send(None))
     assert (upload.state, "leave out the first 'a'" in upload.failure_message) == ("errored", True)
