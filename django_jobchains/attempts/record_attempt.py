@@ -311,6 +311,11 @@ class RecordAttempt(Attempt[EndedRecord]):
         return not self.requeued[0]
 
     def ends_of(self, result: Any) -> list[EndedRecord]:
+        if result is not None:
+            raise PhaseError(
+                f"The handler of a record must return None, not {result!r:.100}: await a coroutine, raise an error, "
+                "and store a result in the record."
+            )
         is_requeued, after = self.requeued
         end = RecordEnd(*self.key, "requeued", after) if is_requeued else RecordEnd(*self.key, "completed")
         ended = self._ended(end)

@@ -195,7 +195,7 @@ class RecordProcessor(ABC, Generic[RecordT]):
 
     @abstractmethod
     def handle(self, record: RecordT, run: RecordRun[Any]) -> Awaitable[None] | None:
-        """Do the work. The record is completed when this returns."""
+        """Do the work. The record is completed when this returns None. Any other result is an error."""
 
     def post_handle(self, record: RecordT) -> None:
         """Called after the new state of the record was written, whatever the result is. Errors are only logged."""

@@ -143,6 +143,23 @@ def test_a_handler_may_queue_its_record_again(handled, requeue):
     assert Repository.objects.exists() == (requeue is _requeue_with_writes)
 
 
+def _coroutine():
+    """Return what an ``async def`` handler returns under a decorator that is made for plain functions."""
+
+    async def handle(): ...
+
+    coroutine = handle()
+    coroutine.close()
+    return coroutine
+
+
+@pytest.mark.parametrize("result", [_coroutine, lambda: Requeue(after=AFTER), lambda: False])
+def test_a_handler_must_not_return_a_result(handled, result):
+    upload = handled(lambda record, run: result())
+    assert upload.state == "errored"
+    assert upload.failure_message.startswith("PhaseError: The handler of a record must return None, not ")
+
+
 def test_an_error_after_a_requeue_is_the_attempts_error(handled):
     upload = handled(lambda record, run: (run.requeue(), _raise(ValueError("no"))))
     assert upload.state == "errored"
