@@ -270,10 +270,12 @@ class AttemptTransaction:
         Raise ``LeaseLost``, and ``JobLocked`` if a row stays locked for longer than ``lock_seconds``.
         """
         connection, connections = self.store.connection, self._owner.connections
-        if connections is not None and connections.is_left_open(connection):
-            if is_lost(connection):
-                raise ConnectionLost(self.store.using)
-            raise PhaseError("Close your own transaction before job.prepare() or job.complete().")
+        if connections is not None:
+            if connections.is_left_open(connection):
+                if is_lost(connection):
+                    raise ConnectionLost(self.store.using)
+                raise PhaseError("Close your own transaction before job.prepare() or job.complete().")
+            connections.checked = None  # Middleware runs in the transaction of a handler that has returned.
         seconds = self._owner.lock_seconds
         try:
             self._open_on_sound_connection(None if seconds is None else 0)

@@ -35,8 +35,8 @@ class ThreadConnections:
 
     def __init__(self) -> None:
         self._before: dict[str, int] = {}
-        #: The connections that ``check`` has found without an open transaction. No user code has run since.
-        self._after: list[BaseDatabaseWrapper] | None = None
+        #: The connections that ``check`` has found without an open transaction, unless user code runs afterwards.
+        self.checked: list[BaseDatabaseWrapper] | None = None
         for connection in opened_connections():
             _repair(connection)
             self._before[connection.alias] = _depth(connection)
@@ -49,7 +49,7 @@ class ThreadConnections:
         found = opened_connections()
         for connection in found:
             self._check(connection)
-        self._after = found
+        self.checked = found
 
     def check_others(self, own: BaseDatabaseWrapper) -> None:
         """Check every connection except ``own``, which has the transaction of the attempt itself."""
@@ -66,8 +66,8 @@ class ThreadConnections:
 
         Those that are kept are repaired before their next use.
         """
-        for connection in opened_connections() if self._after is None else self._after:
-            is_left_open = self._after is None and self.is_left_open(connection)
+        for connection in opened_connections() if self.checked is None else self.checked:
+            is_left_open = self.checked is None and self.is_left_open(connection)
             if is_left_open or (suspicious and not connection.in_atomic_block):
                 drop_connection(connection)
 

@@ -8,6 +8,8 @@ from asgiref.sync import sync_to_async
 from django.db import connection, connections, transaction
 
 from django_jobchains.db.connections import close_thread_connections
+from django_jobchains.middleware import Middleware
+from django_jobchains.processors import Backoff, Processors
 from tests.shop.models import Effect
 from tests.support.attempts import committed
 from tests.support.connections import elsewhere
@@ -210,6 +212,21 @@ def test_transaction_left_open_on_another_database(processors, work, second_alia
     assert "open transaction on database 'second'" in chain.refresh().current_job.last_error
     assert clean == [True]
     assert [each.label for each in Effect.objects.using(second_alias)] == ["next_user"]
+
+
+def test_transaction_that_middleware_leaves_open_around_complete(processors, work, second_alias):
+    class Leaves(Middleware):
+        @contextlib.contextmanager
+        def around_complete(self, job):
+            connections[second_alias].cursor().execute("BEGIN")
+            yield
+
+    part = Processors(middleware=[Leaves()], backoff=Backoff(100))
+    messy = part.register("messy")(lambda job: None).enqueue()
+    following = processors.register("following")(lambda job: None).enqueue(priority=-1)
+    work(part, processors, slots=1)
+    assert "open transaction on database 'second'" in messy.refresh().current_job.last_error
+    assert following.refresh().current_job.last_error is None
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
