@@ -27,6 +27,9 @@ def thread_problem(using: str) -> str:
 
 def worker_problem(using: str) -> str:
     """Return the reason why the threads of a worker cannot use this database, or ""."""
+    if not connections[using].settings_dict["AUTOCOMMIT"]:
+        name = f"DATABASES[{using!r}]['AUTOCOMMIT']"
+        return f"{name} is False, so the worker's writes would not be committed. Set it to True, or remove it."
     if not is_in_memory(using):
         return ""
     # Connections that share a cache do not wait for each other's locks: their statements fail immediately.

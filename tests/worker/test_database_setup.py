@@ -47,6 +47,13 @@ def test_unavailable_database_is_not_reported_as_missing_tables(registry, django
         Worker(registry=registry, using="away").check_database()
 
 
+def test_worker_refuses_a_database_without_autocommit(registry, django_db_blocker):
+    problem = r"DATABASES\['manual'\]\['AUTOCOMMIT'\] is False.*Set it to True"
+    manual = database("manual", {"AUTOCOMMIT": False}, django_db_blocker)
+    with manual, pytest.raises(ImproperlyConfigured, match=problem):
+        Worker(registry=registry, using="manual")
+
+
 def test_worker_refuses_a_database_that_its_threads_cannot_share(registry, private_memory):
     with pytest.raises(ImproperlyConfigured, match=r"each thread has its own, empty database\. Use a file"):
         Worker(registry=registry, using=private_memory)
