@@ -17,6 +17,9 @@ from typing import Any, Generic, TypeVar
 #: A thousand years: databases and calendars have no dates beyond it.
 MAX_SECONDS = 1000 * 365 * 86400.0
 
+#: A hundred years. A longer timeout is no limit.
+MAX_WAIT_SECONDS = MAX_SECONDS / 10
+
 #: A duration as arguments take it: seconds, a timedelta, or a text with units, such as "5m" or "1h30m".
 DurationLike = timedelta | float | str
 
@@ -117,6 +120,12 @@ class Duration(Value[float]):
 LONG_DURATION = Duration(most=timedelta.max.total_seconds())
 #: For waits: a negative duration is already over, and a duration of any length is accepted.
 ANY_DURATION = Duration(least=-math.inf, most=math.inf)
+
+
+def timeout_seconds(given: DurationLike | None) -> float | None:
+    """Return the seconds of a ``timeout``, or None for no limit. Threads cannot wait for more than 292 years."""
+    seconds = ANY_DURATION.check_or("timeout", given, math.inf)
+    return None if seconds > MAX_WAIT_SECONDS else seconds
 
 
 def seconds_text(seconds: float) -> str:

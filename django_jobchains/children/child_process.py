@@ -1,6 +1,7 @@
 """A child process, from the side of the process that calls functions in it, and the preload process that starts it."""
 
 import json
+import math
 import os
 import select
 import signal
@@ -30,6 +31,8 @@ from django_jobchains.isolation import Isolation, Level
 MAX_START_SECONDS = 60.0
 #: How long the preload process may take to report the end of a child that has closed its socket, before it is killed.
 MAX_REPORT_SECONDS = 1.0
+#: The longest time between polls. A poll takes at most 24 days.
+MAX_POLL_SECONDS = 86_400.0
 
 
 class PreloadLost(ChildStartFailed):
@@ -195,25 +198,26 @@ class ChildProcess:
                 self._close()
 
     def _receive(self, timeout: float | None) -> Message | None:
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
         while not self._inbox:
             if self._crash is not None:
                 raise self._crash
-            remaining = None if deadline is None else deadline - time.monotonic()
+            remaining = deadline - time.monotonic()
+            has_news = self._wait(min(remaining, MAX_POLL_SECONDS))
             # A child that sends byte by byte does not extend the time.
-            if not self._wait(remaining) or (remaining is not None and remaining < 0 and not self._inbox):
+            if remaining <= MAX_POLL_SECONDS and (not has_news or (remaining < 0 and not self._inbox)):
                 return None
         message = self._inbox.popleft()
         self._reported_rss = message.get("rss", self._reported_rss)
         return message
 
-    def _wait(self, seconds: float | None) -> bool:
+    def _wait(self, seconds: float) -> bool:
         """Wait for something to happen, and read it. Return False after the timeout."""
         if self._polls_out != bool(self._unsent):
             self._polls_out = not self._polls_out
             self._poll.modify(self._socket, select.POLLIN | select.POLLOUT if self._polls_out else select.POLLIN)
         # Rounded up, because a poll that returns too early is repeated.
-        happened = dict(self._poll.poll(None if seconds is None else max(seconds, 0) * 1000 + 0.5))
+        happened = dict(self._poll.poll(max(seconds, 0) * 1000 + 0.5))
         events = happened.get(self._socket.fileno(), 0)
         if events & select.POLLOUT:
             with suppress(OSError):

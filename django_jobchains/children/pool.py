@@ -21,7 +21,7 @@ from django_jobchains.children.pooled_child import Launcher, PooledChild
 from django_jobchains.exceptions import PoolClosed, PoolKeyConflict, PoolTimeout
 from django_jobchains.handlers.abort_signal import AbortSignal, call_on, refuse_on_event_loop
 from django_jobchains.isolation import FallbackCallback, Isolation, Level
-from django_jobchains.values import ANY_DURATION, DurationLike
+from django_jobchains.values import DurationLike, timeout_seconds
 
 
 class ChildPool(Protocol):
@@ -122,7 +122,7 @@ class Pool:
         A strict pool raises ``PoolKeyConflict`` instead of replacing a child of another key.
         """
         refuse_on_event_loop("pool.acquire() would block", "'await pool.arun(…)'")
-        seconds = ANY_DURATION.check_or("timeout", timeout, None)
+        seconds = timeout_seconds(timeout)
         deadline = None if seconds is None else time.monotonic() + seconds
         with self._changed:
             child = self._idle_or_room(key, deadline)
@@ -246,7 +246,7 @@ class Pool:
             while self._idle and (ttl := self.isolation.idle_ttl) is not None:
                 remaining = self._idle[0].since + ttl - time.monotonic()
                 if remaining > 0:
-                    self._changed.wait(remaining)
+                    self._changed.wait(min(remaining, threading.TIMEOUT_MAX))
                     continue
                 child = self._idle.popleft()
                 self._ending += 1

@@ -24,7 +24,7 @@ from django_jobchains.exceptions import (
 from django_jobchains.handlers.abort_signal import AbortReason, AbortSignal, refuse_on_event_loop
 from django_jobchains.isolation import Fallback, Isolation, Level, check_target
 from django_jobchains.text.errors import log_error
-from django_jobchains.values import ANY_DURATION, Duration, DurationLike
+from django_jobchains.values import Duration, DurationLike, timeout_seconds
 
 logger = getLogger("django_jobchains")
 
@@ -66,7 +66,8 @@ class Call:
         function sends.
         """
         refuse_on_event_loop("call.wait() would block", "'await pool.arun(…)'")
-        deadline = None if timeout is None else time.monotonic() + ANY_DURATION.check("timeout", timeout)
+        seconds = timeout_seconds(timeout)
+        deadline = None if seconds is None else time.monotonic() + seconds
         while self._reply is None:
             message = self._receive(None if deadline is None else max(deadline - time.monotonic(), 0))
             if message is None:

@@ -64,7 +64,7 @@ class AbortSignal:
             if self.aborted:
                 return True
             self._event = self._event or threading.Event()
-        return self._event.wait(pause)
+        return self._event.wait(min(pause, threading.TIMEOUT_MAX))
 
     async def async_wait(self, seconds: DurationLike) -> bool:
         """``wait`` for async code, in tasks that the handler shields or starts.

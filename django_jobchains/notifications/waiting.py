@@ -4,7 +4,6 @@ The database decides whether a chain has ended. Hints only decide when to query 
 """
 
 import asyncio
-import math
 import os
 import threading
 import time
@@ -42,7 +41,7 @@ from django_jobchains.store.rows import ChainEnd, ChainWait
 from django_jobchains.telemetry.tracing import active, start_wait
 from django_jobchains.text.errors import log_error, log_text
 from django_jobchains.text.humanize import span
-from django_jobchains.values import ANY_DURATION, MAX_SECONDS, DurationLike
+from django_jobchains.values import DurationLike, timeout_seconds
 
 logger = getLogger("django_jobchains")
 
@@ -94,7 +93,7 @@ def wait(chain_id: ChainRef, timeout: DurationLike | None, *, job_type: Any = No
     the chain, raises ``ChainNotCommitted``: no worker can see the chain yet.
     """
     job_type = job_type or getattr(chain_id, "job_type", None)
-    chain_id, seconds = chain_id_of(chain_id), _timeout_seconds(timeout)
+    chain_id, seconds = chain_id_of(chain_id), timeout_seconds(timeout)
     using = get_store(using).using
     ending = _query_in_transaction(chain_id, using)
     if ending is not None and is_known(ending, job_type):
@@ -143,7 +142,7 @@ async def await_chain(
 ) -> Any:
     """``wait`` for async code, without blocking a thread."""
     job_type = job_type or getattr(chain_id, "job_type", None)
-    chain_id, seconds = chain_id_of(chain_id), _timeout_seconds(timeout)
+    chain_id, seconds = chain_id_of(chain_id), timeout_seconds(timeout)
     using = get_store(using).using
     ending = await sync_to_async(_query_in_transaction)(chain_id, using)
     if ending is not None and is_known(ending, job_type):
@@ -165,12 +164,6 @@ async def await_chain(
 def _type_name(job_type: Any) -> str:
     """Return the type that the chain should start with, or "" if the caller does not know it."""
     return str(getattr(job_type, "name", job_type or ""))
-
-
-def _timeout_seconds(timeout: DurationLike | None) -> float | None:
-    """Return the seconds, or None for no limit. Raise ``TypeError`` or ``ValueError`` for other values."""
-    seconds = ANY_DURATION.check_or("timeout", timeout, math.inf)
-    return None if seconds > MAX_SECONDS else seconds
 
 
 def _query_in_transaction(chain_id: UUID, using: str) -> ChainEnd | None:

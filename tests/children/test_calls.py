@@ -1,9 +1,11 @@
 """A call runs in a child, or in the thread that replaces one, and its result, error and messages come back."""
 
+import math
 import os
 import signal
 import threading
 import time
+from datetime import timedelta
 
 import pytest
 
@@ -92,6 +94,13 @@ def test_a_call_that_has_not_ended_is_pending(child):
     call.abort("cancelled")
     assert [call.wait(), call.wait()] == ["cancelled"] * 2
     assert not child.is_busy
+
+
+@pytest.mark.parametrize("timeout", [math.inf, timedelta(days=30), timedelta(days=330_000)], ids=repr)
+def test_a_timeout_may_be_of_any_length(child, timeout):
+    assert child.start(f"{FUNCTIONS}:echo", 7).wait(timeout) == 7
+    if timeout != math.inf:
+        assert run(child, "echo", 7, timeout=timeout) == 7
 
 
 def test_a_call_that_sends_faster_than_it_is_read_is_pending_after_the_timeout():

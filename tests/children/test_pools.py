@@ -1,11 +1,13 @@
 """Pools create, reuse, replace and end their children as documented, and a child belongs to one caller at a time."""
 
 import asyncio
+import math
 import os
 import signal
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -43,9 +45,9 @@ class TestTransientPool(PoolContract):
 
 
 @contextmanager
-def waiting(pool, key="default"):
+def waiting(pool, key="default", timeout=30):
     """An ``acquire`` that waits."""
-    future = on_thread(lambda: pool.acquire(key, timeout=30))
+    future = on_thread(lambda: pool.acquire(key, timeout))
     until(lambda: pool.waiting == 1)
     yield future
 
@@ -94,6 +96,15 @@ def test_a_creation_that_fails_or_takes_too_long_leaves_no_trace(pool_class):
             pool.acquire(timeout=1)
         assert isinstance(caught.value, TimeoutError)
         assert (pool.size, pool.is_full()) == (0, False)
+
+
+@pytest.mark.parametrize("timeout", [math.inf, timedelta(days=330_000)], ids=repr)
+def test_acquire_may_wait_for_ever(timeout):
+    with ReusablePool(1) as pool:
+        first = pool.acquire()
+        with waiting(pool, timeout=timeout) as second:
+            pool.release(first)
+            assert second.result(10).pid == first.pid
 
 
 def test_acquire_waits_for_a_release_until_its_timeout():

@@ -1,6 +1,7 @@
 """Durations, counts, numbers, names and choices: what each accepts, and the message for everything else."""
 
 import math
+import threading
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
@@ -113,6 +114,13 @@ def asked_to_wait(seconds):
     error = Exception("unavailable")
     error.response = response
     return error
+
+
+@pytest.mark.parametrize("seconds", [math.inf, timedelta.max, "40000w"], ids=repr)
+def test_handlers_may_wait_for_ever(seconds):
+    signal = AbortSignal()
+    threading.Timer(0.05, signal.abort, ["cancelled"]).start()
+    assert signal.wait(seconds) is True
 
 
 @pytest.mark.parametrize("seconds", ["0.01 s", "10ms", timedelta(milliseconds=10), 0.01, -1], ids=repr)
