@@ -97,8 +97,6 @@ class Pool:
         #: How many idle processes end now. They count until they have ended.
         self._ending = 0
         self._has_expiry_thread = False
-        #: How many threads wait for a child.
-        self.waiting = 0
 
     @property
     def concurrency(self) -> int:
@@ -155,11 +153,7 @@ class Pool:
             remaining = None if deadline is None else deadline - time.monotonic()
             if remaining is not None and remaining <= 0:
                 raise PoolTimeout(key, time.monotonic() - started)
-            self.waiting += 1
-            try:
-                self._changed.wait(remaining)
-            finally:
-                self.waiting -= 1
+            self._changed.wait(remaining)
 
     def _has_room(self) -> bool:
         count = len(self._idle) + self._ending + len(self._busy) + self._creating

@@ -48,7 +48,7 @@ class TestTransientPool(PoolContract):
 def waiting(pool, key="default", timeout=30):
     """An ``acquire`` that waits."""
     future = on_thread(lambda: pool.acquire(key, timeout))
-    until(lambda: pool.waiting == 1)
+    until(lambda: pool._changed._waiters)
     yield future
 
 
