@@ -41,6 +41,7 @@ def test_a_text_that_was_changed_is_refused():
         codec.decode(base64.urlsafe_b64encode(encoded).decode())
 
 
+@pytest.mark.django_db  # Django's check of JSON fields queries the database once in a process.
 @pytest.mark.parametrize(
     ("setting", "problem"),
     [
@@ -63,6 +64,7 @@ def test_an_unusable_codec_is_a_system_check_error_without_its_keys(setting, pro
     assert "django-insecure-key" not in message.msg
 
 
+@pytest.mark.django_db
 def test_without_cryptography_the_check_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "cryptography.fernet", None)
     with override_settings(JOBCHAINS=fernet(OLD_KEY)):
