@@ -141,12 +141,19 @@ def test_outbox_is_limited_while_the_server_is_unreachable(make, caplog):
     assert caplog.text.count("Wake-ups were not sent") == 1, "the warning is throttled"
 
 
-def test_waiting_hints_are_sent_after_the_connection(start_server, make, listen):
-    server = start_server()
-    server.stop()
-    make(server.url).publish([SHIP])
-    server.start()
-    received = listen(make([UNREACHABLE, server.url]))  # the other servers of a cluster are tried
+def test_waiting_hints_are_sent_after_the_connection(nats_server, make, listen, monkeypatch):
+    connect, is_listening = thread.NatsThread._connect_and_serve, threading.Event()
+
+    async def refused(nats):
+        if len(nats._outbox) and not is_listening.is_set():
+            raise OSError("no route to host")
+        await connect(nats)
+
+    monkeypatch.setattr(thread.NatsThread, "_connect_and_serve", refused)
+    make(nats_server.url).publish([SHIP])
+    received = listen(make([UNREACHABLE, nats_server.url]))  # the other servers of a cluster are tried
+    until(lambda: received.hints, what=lambda: received.hints)
+    is_listening.set()
     until(lambda: SHIP in received.hints, what=lambda: received.hints)
 
 
