@@ -20,11 +20,11 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 #: Lines of code of each entry at the root of the package. An entry may exceed its budget by a twentieth. A change that
 #: makes one smaller lowers its budget.
 BUDGETS = {
-    "worker": 5760,
-    "store": 5636,
+    "worker": 5801,
+    "store": 5649,
     "admin": 4580,
     "cli": 2074,
-    "telemetry": 1770,
+    "telemetry": 1804,
     "children": 1720,
     "attempts": 1530,
     "notifications": 1790,
@@ -35,14 +35,14 @@ BUDGETS = {
     "models": 908,
     "handlers": 560,
     "monitoring": 830,
-    "db": 660,
+    "db": 663,
     "text": 529,
     "migrations": 655,
-    "payloads": 590,
-    "management": 405,
+    "payloads": 594,
+    "management": 413,
     "middleware": 340,
     "exceptions": 250,
-    "conf": 198,
+    "conf": 211,
     "values": 140,
     "isolation": 127,
     "contrib": 82,
@@ -53,15 +53,15 @@ BUDGETS = {
     "limits": 73,
     "pools": 46,
     "templatetags": 40,
-    "__init__": 54,
+    "__init__": 55,
     "processors": 40,
     "apps": 38,
     "pytest_plugin": 21,
     "tasks_backend": 685,
-    "schedules": 369,
+    "schedules": 378,
 }
-MAX_CODE = 38_253
-MAX_LINES = 54_032
+MAX_CODE = 38_652
+MAX_LINES = 54_609
 MAX_FILES = 260
 MAX_LINES_OF_A_FILE = 700
 #: The number of private functions of up to three lines that are called in one place.
