@@ -88,6 +88,20 @@ def test_ended_chain_is_found_by_scope_any_and_for_its_window(store, state):
     assert_new(start(), first)
 
 
+@pytest.mark.parametrize("replace", [(), ("input",), ("input", "run_at")])
+@pytest.mark.parametrize("has_started", [False, True])
+def test_a_chain_that_has_expired_is_found_as_little_as_one_that_has_ended(store, replace, has_started):
+    """It is cancelled by the next claim or by maintenance, whichever is first."""
+    first = ship.enqueue({"order": 1}, deduplicate=Deduplicate(KEY), expires=60)
+    Job.objects.update(attempt=int(has_started))
+    store.db.ahead_seconds = 61
+    again = ship.enqueue({"order": 2}, deduplicate=Deduplicate(KEY, replace=replace))
+    if has_started:  # It does not expire.
+        assert_same(again, first)
+    else:
+        assert_new(again, first)
+
+
 @pytest.mark.parametrize("scope", ["any", "incomplete_or_recent"])
 def test_newest_ended_chain_is_returned(store, scope):
     made = []
