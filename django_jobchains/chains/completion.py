@@ -21,6 +21,7 @@ from django_jobchains.models import Chain, Job
 from django_jobchains.notifications.wakeups import announced, report_after_commit, report_created
 from django_jobchains.payloads.types import Given, HasTypes, name_of, output_codec
 from django_jobchains.store import Store, get_store
+from django_jobchains.store.errors import retried
 from django_jobchains.store.last_jobs import LastJob
 from django_jobchains.store.rows import Effects, NewJob
 from django_jobchains.telemetry import observes
@@ -51,11 +52,17 @@ def complete(
 ) -> Chain:
     """Complete the chain's current job, and with it the chain, and return the chain.
 
-    If a handler runs the job, its attempt is aborted (``already_completed``) and can no longer write. Raises
-    ``ChainNotFound``, ``JobTypeMismatch`` if the current job has another type than ``job_type``, ``InvalidOutput``,
-    ``JobAlreadyCompleted``, and ``JobNotCompletable`` if the job failed or was cancelled.
+    If a handler runs the job, its attempt is aborted (``already_completed``) and can no longer write. Unless it is part
+    of the caller's transaction, the call is run again after a conflict. Raises ``ChainNotFound``, ``JobTypeMismatch``
+    if the current job has another type than ``job_type``, ``InvalidOutput``, ``JobAlreadyCompleted``, and
+    ``JobNotCompletable`` if the job failed or was cancelled.
     """
-    with current_job(chain_id, job_type, using=using) as current:
+    return _complete(get_store(using), chain_id, output, job_type)
+
+
+@retried
+def _complete(store: Store, chain_id: ChainRef, output: Any, job_type: str | JobType[Any, Any] | None) -> Chain:
+    with current_job(chain_id, job_type, using=store.using) as current:
         current.finish(output)
         return current.chain
 

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 import pytest
-from django.db import transaction
+from asgiref.sync import async_to_sync
+from django.db import OperationalError, transaction
 
 from django_jobchains import chains
 from django_jobchains.chains import Chain, ChainNotFound, JobAlreadyCompleted, JobNotCompletable, JobTypeMismatch
@@ -28,6 +29,7 @@ from tests.completing.work import (
     typed,
 )
 from tests.shop.models import Effect
+from tests.store.test_retries import CONFLICT, failing
 from tests.support.attempts import committed
 
 pytestmark = pytest.mark.django_db
@@ -42,6 +44,16 @@ def test_an_empty_block_changes_nothing(make):
     with chains.current_job(chain.id, approval) as current:
         assert (current.job.id, current.job.status) == (chain.current_job.id, chain.status)
     assert rows() == before
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("complete", [chains.complete, async_to_sync(chains.acomplete)])
+def test_complete_is_run_again_after_a_conflict(complete):
+    chain = pending()
+    with failing(1, CONFLICT):
+        assert complete(chain.id, "ok").output == "ok"
+    with failing(1, CONFLICT), pytest.raises(OperationalError), transaction.atomic():
+        complete(pending().id)
 
 
 @each_open
