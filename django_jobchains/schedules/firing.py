@@ -14,7 +14,7 @@ from django_jobchains.db.ids import new_id
 from django_jobchains.declare.job_types import Item, create_chains
 from django_jobchains.declare.registry import Registry
 from django_jobchains.declare.schedules import TickRule, digest_of
-from django_jobchains.exceptions import InvalidInput
+from django_jobchains.exceptions import ChainNotFound, InvalidInput
 from django_jobchains.models import Chain
 from django_jobchains.notifications.wakeups import report_after_commit
 from django_jobchains.payloads.codecs import decode_json, decode_text
@@ -36,9 +36,9 @@ ONE_WRITER_BATCH_SIZE = 1_000
 MAX_CHAINS = 10_000
 #: A later tick is missed.
 LATE = timedelta(minutes=1)
-#: How soon a schedule is tried again that could not fire here, or whose previous chain was locked.
+#: How soon a schedule is tried again that could not fire here, or whose previous chain was just locked or deleted.
 RETRY_SECONDS = 60.0
-LOCKED_SECONDS = 1.0
+CONFLICT_SECONDS = 1.0
 #: Missed ticks are counted up to this number, or up to ``max_catch_up`` if that is higher.
 COUNT_LIMIT = 100
 
@@ -125,9 +125,10 @@ class _Firing:
         if not names or is_database_away(error):
             raise error
         if len(names) == 1:
-            is_locked = is_conflict(error)
-            self._fired.failed[names[0]] = LOCKED_SECONDS if is_locked else RETRY_SECONDS
-            if not is_locked:
+            # The previous chain, which was found, has been deleted since.
+            is_conflicting = is_conflict(error) or isinstance(error, ChainNotFound)
+            self._fired.failed[names[0]] = CONFLICT_SECONDS if is_conflicting else RETRY_SECONDS
+            if not is_conflicting:
                 self._record({names[0]: describe(error)})
             return
         middle = len(names) // 2

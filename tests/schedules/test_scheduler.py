@@ -10,17 +10,18 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 
-from django_jobchains import schedules
+from django_jobchains import chains, schedules
 from django_jobchains.models import Job, Schedule
 from django_jobchains.notifications import EVERY, Hint
 from django_jobchains.processors import Processors, Registry
+from django_jobchains.schedules.firing import CONFLICT_SECONDS
 from django_jobchains.store import get_store
 from django_jobchains.store.schedules import Schedules
 from django_jobchains.testing import fire_schedules
 from django_jobchains.worker import Worker, scheduler
 from django_jobchains.worker.options import WorkerContext, WorkerOptions
 from django_jobchains.worker.scheduler import Scheduler
-from tests.support.connections import Actor, committing
+from tests.support.connections import Actor, committing, stopped_before
 from tests.support.statements import statements_of_others
 from tests.support.waiting import until
 from tests.support.workers import completed, context_for
@@ -276,6 +277,21 @@ def test_a_locked_chain_delays_only_the_schedule_that_waits_for_it(processors, r
     assert schedules.get("waits").last_error is None
     holder.result()
     assert [chain.schedule_name for chain in fire_schedules()] == ["waits"]
+
+
+@committing
+@pytest.mark.postgresql
+def test_a_chain_that_is_deleted_while_its_schedule_fires_delays_it_briefly(processors, report, version, store):
+    processors.schedule("waits", report, every=7, overlap="queue")
+    workers = version(processors)
+    Schedule.objects.update(next_tick_at=store.stats.time_ago(3))
+    [previous] = workers.fire().chains
+    Schedule.objects.update(next_tick_at=store.stats.time_ago(1))
+    firing = stopped_before(2, lambda _: workers.fire())  # after it has read the previous chain
+    chains.delete(previous.id)
+    assert firing.result().failed == {"waits": CONFLICT_SECONDS}
+    assert schedules.get("waits").last_error is None
+    assert [chain.status for chain in workers.fire().chains] == ["pending"]
 
 
 def _fire_impatiently():
