@@ -76,7 +76,7 @@ def row_transaction(store: Store) -> Iterator[None]:
     with store.db.transaction() as is_own, nullcontext() if is_own else transaction.atomic(store.using):
         if is_own:
             store.db.begin()
-            store.db.read_committed()
+            store.db.read_committed(links=True)
         yield
 
 

@@ -69,6 +69,8 @@ class Database(ABC):
     beginning = "''"
     #: SQL of the transaction's isolation level.
     isolation = "''"
+    #: SQL of whether the transaction has to write the rows that it locks, so that older snapshots conflict with it.
+    writes_locked = "false"
     #: SQL of the column job_id in a subquery of a RETURNING.
     returned_job_id = "job_id"
     #: SQL of the id of the statement's transaction.
@@ -203,8 +205,11 @@ class Database(ABC):
     def write_first(self) -> None:  # noqa: B027 - most databases have nothing to do
         """Begin a transaction that reads before it writes."""
 
-    def read_committed(self) -> None:  # noqa: B027 - most databases have nothing to do
-        """Let a transaction of the store that has just begun see later commits of other transactions."""
+    def read_committed(self, *, links: bool = False) -> None:  # noqa: B027 - most databases have nothing to do
+        """Let a transaction of the store that has just begun see later commits of other transactions.
+
+        ``links``: it may link jobs to chains, which other transactions may end at the project's level.
+        """
 
     @contextmanager
     def at_read_committed(self) -> Iterator[None]:

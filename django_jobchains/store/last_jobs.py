@@ -112,16 +112,16 @@ class LastJobs(Part):
         """Lock the jobs whose id meets the condition, in the order of their ids; return a column of each.
 
         At REPEATABLE READ, a transaction that waited for a lock does not notice anything unless the row was written. So
-        the rows are written at that level. They are not locked in shared mode first, because two transactions would
-        deadlock.
+        the rows are written at that level, and in a transaction whose level was lowered to READ COMMITTED. They are not
+        locked in shared mode first, because two transactions would deadlock.
         """
         rows = []
-        if shared:  # Selects no rows at REPEATABLE READ.
+        if shared:  # Selects no rows if they have to be written.
             rows = self.db.fetch(self._lock_shared(column, condition), parameters)
         if not rows:
             rows = self.db.fetch(self._lock(column, condition, skips), parameters)
         ids = [self.db.id(id_) for id_, _, _ in rows]
-        if rows and rows[0][2] == "repeatable read":
+        if rows and rows[0][2]:
             self.db.fetch(self._touch, [ids_json(ids)])
         return {id_: value for id_, (_, value, _) in zip(ids, rows, strict=True)}
 
@@ -153,15 +153,15 @@ class LastJobs(Part):
     @statements
     def _lock(self, column: str, condition: str, skips: bool) -> str:
         return f"""
-            SELECT job.id, job.{column}, {self.db.isolation} FROM {self.tables.job} AS job WHERE job.id {condition}
+            SELECT job.id, job.{column}, {self.db.writes_locked} FROM {self.tables.job} AS job WHERE job.id {condition}
             ORDER BY job.id {self.db.skip_lock("job") if skips else self.db.wait_lock("job")}
         """
 
     @statements
     def _lock_shared(self, column: str, condition: str) -> str:
         return f"""
-            SELECT job.id, job.{column}, {self.db.isolation} FROM {self.tables.job} AS job WHERE job.id {condition}
-            AND {self.db.isolation} <> 'repeatable read' ORDER BY job.id {self.db.shared_lock("job")}
+            SELECT job.id, job.{column}, {self.db.writes_locked} FROM {self.tables.job} AS job WHERE job.id {condition}
+            AND NOT {self.db.writes_locked} ORDER BY job.id {self.db.shared_lock("job")}
         """
 
     @statement

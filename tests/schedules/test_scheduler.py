@@ -21,7 +21,8 @@ from django_jobchains.testing import fire_schedules
 from django_jobchains.worker import Worker, scheduler
 from django_jobchains.worker.options import WorkerContext, WorkerOptions
 from django_jobchains.worker.scheduler import Scheduler
-from tests.support.connections import Actor, committing, stopped_before
+from tests.support.connections import Actor, committing, stopped_before, waiting
+from tests.support.jobs import claim, finished
 from tests.support.statements import statements_of_others
 from tests.support.waiting import until
 from tests.support.workers import completed, context_for
@@ -292,6 +293,27 @@ def test_a_chain_that_is_deleted_while_its_schedule_fires_delays_it_briefly(proc
     assert firing.result().failed == {"waits": CONFLICT_SECONDS}
     assert schedules.get("waits").last_error is None
     assert [chain.status for chain in workers.fire().chains] == ["pending"]
+
+
+@committing
+@pytest.mark.postgresql
+@pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
+def test_a_chain_that_ends_while_another_one_is_queued_behind_it_frees_it(processors, report, version, store, level):
+    def finish(store):
+        with store.db.waits_at_most(10):  # as in a worker, so that it does not skip a locked job
+            return store.attempts.finish([finished(job)])
+
+    processors.schedule("waits", report, every=7, overlap="queue")
+    workers = version(processors)
+    Schedule.objects.update(next_tick_at=store.stats.time_ago(3))
+    workers.fire()
+    [job] = claim(store, types=[report.name])
+    Schedule.objects.update(next_tick_at=store.stats.time_ago(1))
+    firing = stopped_before(5, lambda _: workers.fire(), level)  # after it has locked the previous chain
+    ending = waiting(finish, level)
+    [chain] = firing.result().chains
+    assert ending.result() == {job.key}
+    assert chain.refresh().status == "pending"
 
 
 def _fire_impatiently():

@@ -51,6 +51,10 @@ class PostgreSQLDatabase(Database):
     is_ended = "status IN ('completed', 'failed', 'cancelled')"
     beginning = "'-infinity'::timestamptz"
     isolation = "current_setting('transaction_isolation')"
+    # SERIALIZABLE finds these conflicts itself, but only between transactions that are all at this level.
+    writes_locked = (
+        f"({isolation} = 'repeatable read' OR COALESCE(current_setting('jobchains.is_lowered', true), '') = 'on')"
+    )
     # A lock takes a transaction id anyway. Savepoints have the id of their transaction, and no id is used twice.
     transaction_id = "pg_current_xact_id()::text"
     # A user without special privileges cannot see the transactions of other users' sessions.
@@ -173,11 +177,13 @@ class PostgreSQLDatabase(Database):
             yield
 
     @own_statements
-    def read_committed(self) -> None:
+    def read_committed(self, *, links: bool = False) -> None:
         with self.connection.cursor() as cursor:
             cursor.execute("SHOW transaction_isolation")
             if cursor.fetchone() != ("read committed",):
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+                if links:
+                    cursor.execute("SET LOCAL jobchains.is_lowered = 'on'")
 
     def any_of(self, select: str) -> str:
         # Not "IN (SELECT … LIMIT n FOR UPDATE SKIP LOCKED)": a nested loop would run it again and lock more rows.
