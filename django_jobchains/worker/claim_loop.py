@@ -6,9 +6,13 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 
+from django.db import OperationalError
+
 from django_jobchains.attempts.outcome import Outcome, not_started
 from django_jobchains.notifications.wakeups import announced
-from django_jobchains.store.rows import AttemptKey, ClaimedJob, ExpiredJob
+from django_jobchains.store import Store
+from django_jobchains.store.errors import blames_statement
+from django_jobchains.store.rows import AttemptKey, ClaimedJob, EndedAttempt, ExpiredJob
 from django_jobchains.telemetry import measured, report
 from django_jobchains.telemetry.events import JobExpired
 from django_jobchains.worker.claim_wait import MIN_RATE_WAIT_SECONDS, MIN_START_WAIT_SECONDS
@@ -53,7 +57,7 @@ class ClaimLoop:
         self._jobs_left = context.options.max_jobs
         self.retires = self._is_closed = False
         #: Claimed jobs that will not be started and must be returned to the queue.
-        self._unwanted: list[AttemptKey] = []
+        self.unwanted: list[AttemptKey] = []
         #: The types of the jobs that were claimed last.
         self._found: list[str] = []
         #: The number of jobs claimed so far.
@@ -231,22 +235,23 @@ class ClaimLoop:
         """Hand back jobs that were claimed ahead and did not get a slot soon, because another worker may be idle."""
         waiting = [attempt for pool in self._pools for attempt in pool.take_back()]
         self._count_back(self._records.hand_back(waiting))
-        if waiting or self._unwanted:
+        if waiting or self.unwanted:
             self._hand_back(keys_of(waiting))
 
     def _hand_back(self, keys: list[AttemptKey]) -> None:
         """Return jobs to the queue that have not begun, which cancels expired jobs.
 
-        If that fails, or another transaction has locked a job, the next step retries.
+        If that fails, the next step retries. For a job that is locked, or that a locked job waits for, it is deferred.
         """
-        self._unwanted += keys
-        with announced(self._store) as effects, self._store.db.waits_at_most(LOCK_SECONDS):
-            written = self._store.attempts.hand_back(self._unwanted, effects, has_begun=False)
-        lost = self._store.leases.check([key for key in self._unwanted if key not in written]).lost
-        gone = [key for key in self._unwanted if key in written or key in lost]
-        self._leases.release(gone)
-        self._count_back(len(gone))
-        self._unwanted = [key for key in self._unwanted if key not in gone]
+        self.unwanted += keys
+        locked = hand_back_unlocked(self._store, self.unwanted, has_begun=False)
+        if len(locked) > 1:  # One locked row may have prevented the others from being written.
+            locked = [key for each in locked for key in hand_back_unlocked(self._store, [each], has_begun=False)]
+        if locked:
+            self._store.deferred.defer([EndedAttempt("handed_back", key, has_begun=False) for key in locked])
+        self._leases.release(self.unwanted)
+        self._count_back(len(self.unwanted))
+        self.unwanted = []
 
     def _count_back(self, handed_back: int) -> None:
         if self._jobs_left is not None:
@@ -323,3 +328,20 @@ def _may_run(lane: AnyLane, types: Collection[str] | None) -> bool:
 
 def keys_of(attempts: Sequence[AnyAttempt | SlotTask]) -> list[AttemptKey]:
     return [job.key for attempt in attempts for job in attempt.jobs]
+
+
+def hand_back_unlocked(store: Store, keys: list[AttemptKey], *, has_begun: bool) -> list[AttemptKey]:
+    """Return jobs to the queue. Return the keys of those that were not written because of a lock.
+
+    Their jobs are locked, for example by a handler inside ``complete()``, or the jobs that wait for one of them.
+    """
+    written: set[AttemptKey] = set()
+    try:
+        with announced(store) as effects, store.db.waits_at_most(LOCK_SECONDS):
+            written = store.attempts.hand_back(keys, effects, has_begun=has_begun)
+    except OperationalError as error:
+        if not blames_statement(error):
+            raise
+    missing = [key for key in keys if key not in written]
+    lost = store.leases.check(missing).lost
+    return [key for key in missing if key not in lost]

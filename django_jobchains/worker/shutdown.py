@@ -6,17 +6,14 @@ from collections.abc import Sequence
 from functools import partial
 from logging import getLogger
 
-from django.db import OperationalError
-
-from django_jobchains.notifications.wakeups import announced
 from django_jobchains.store import Store
-from django_jobchains.store.errors import blames_statement, is_database_away
+from django_jobchains.store.errors import is_database_away
 from django_jobchains.store.rows import AttemptKey, EndedAttempt
 from django_jobchains.text.errors import log_error
-from django_jobchains.worker.claim_loop import keys_of
+from django_jobchains.worker.claim_loop import hand_back_unlocked, keys_of
 from django_jobchains.worker.components import Components
 from django_jobchains.worker.end_writer import ended_attempts
-from django_jobchains.worker.threads import LOCK_SECONDS, OwnedThread, StopRequest, returns_within
+from django_jobchains.worker.threads import OwnedThread, StopRequest, returns_within
 
 logger = getLogger("django_jobchains")
 
@@ -136,7 +133,7 @@ class Shutdown:
 
     def _write_back(self, keys: list[AttemptKey], ended: Sequence[EndedAttempt], has_begun: bool) -> None:
         try:
-            locked = self._hand_back_unlocked(keys, has_begun)
+            locked = hand_back_unlocked(self._store, keys, has_begun=has_begun)
             if ended or locked:
                 self._defer([*ended, *(EndedAttempt("handed_back", key, has_begun=has_begun) for key in locked)])
                 logger.warning(DEFERRED, len(ended), len(locked))
@@ -157,19 +154,6 @@ class Shutdown:
                 return
             for attempt in ended:
                 self._defer([attempt])
-
-    def _hand_back_unlocked(self, keys: list[AttemptKey], has_begun: bool) -> list[AttemptKey]:
-        """Return jobs to the queue. Return the keys of locked jobs, for example by a handler inside ``complete()``."""
-        written: set[AttemptKey] = set()
-        try:
-            with announced(self._store) as effects, self._store.db.waits_at_most(LOCK_SECONDS):
-                written = self._store.attempts.hand_back(keys, effects, has_begun=has_begun)
-        except OperationalError as error:
-            if not blames_statement(error):
-                raise
-        missing = [key for key in keys if key not in written]
-        lost = self._store.leases.check(missing).lost
-        return [key for key in missing if key not in lost]
 
     def _cancel_claim(self, thread: OwnedThread) -> None:
         """Cancel a claim that is still running: if the server finished it later, its jobs would count as crashed."""
@@ -207,7 +191,8 @@ class Shutdown:
         for thread in components.threads.values():
             if not thread.join(deadline):
                 logger.warning("%s did not end in time.", thread.name)
-        # The jobs of a claim that ended while the claim loop was being closed.
-        self._hand_back(components.context.leases.held(), has_begun=False)
+        # The jobs of a claim that ended while the claim loop was being closed, or that the loop could not hand back.
+        keys = {*components.context.leases.held(), *components.claim_loop.unwanted}
+        self._hand_back(list(keys), has_begun=False)
         components.records.finish(self._step_seconds)
         components.heartbeat.leave(self._step_seconds)

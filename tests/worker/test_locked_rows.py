@@ -18,7 +18,7 @@ from django_jobchains.store.attempts import Attempts
 from django_jobchains.store.blockers import Blockers
 from django_jobchains.store.deferred import Deferred
 from django_jobchains.store.leases import Leases
-from django_jobchains.telemetry.events import AttemptAbandoned, AttemptEnded, JobReaped, OutcomeDelayed
+from django_jobchains.telemetry.events import AttemptAbandoned, AttemptEnded, JobReaped, OutcomeDelayed, ThreadFailed
 from django_jobchains.worker import end_writer
 from django_jobchains.worker.end_writer import MAX_BATCH_SIZE, MAX_RETRY_SECONDS, DelayedEnds
 from django_jobchains.worker.threads import LOCK_SECONDS
@@ -191,6 +191,25 @@ def test_locked_dependent_delays_only_the_chain_it_waits_for(gated, quick, other
     other.result()
     until_completed(dependent)
     assert_ran_once(chain, events)
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_locked_dependent_delays_only_the_expired_job_it_waits_for(quick, others, start, store, events, stops):
+    """A worker that stops hands over the job that it could not cancel, so that it does not count as crashed."""
+    late, other_late = [quick.enqueue(expires=database_now() - timedelta(minutes=1)) for _ in range(2)]
+    other = lock(quick.enqueue(blockers=[late]))
+    worker = start()
+    others()
+    until(lambda: other_late.refresh().is_expired and late.refresh().status == "running")
+    assert not events.of(ThreadFailed)
+    if stops:
+        worker.stop()
+        store.db.ahead_seconds = AHEAD_SECONDS
+        start()
+        assert stays(lambda: late.refresh().status == "running", 0.3)
+    other.result()
+    until(lambda: late.refresh().is_expired)
+    assert (late.current_job.attempt, late.current_job.crashes) == (0, 0)
 
 
 def test_locked_blocker_delays_only_the_job_whose_continuation_waits_for_it(processors, quick, others, start):

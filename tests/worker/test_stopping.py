@@ -2,14 +2,18 @@
 
 import threading
 import time
+from datetime import timedelta
 
 import pytest
-from django.db import connection
+from django.db import OperationalError, connection
 
 from django_jobchains import chains
 from django_jobchains.models import Job
+from django_jobchains.store.attempts import Attempts
+from django_jobchains.store.chains import Chains
 from tests.shop.models import Effect
 from tests.support.connections import holding
+from tests.support.jobs import database_now
 from tests.support.waiting import until
 from tests.support.workers import completed
 
@@ -133,3 +137,22 @@ def blocked_claims():
             "AND query LIKE 'WITH RECURSIVE%%'"
         )
         return cursor.fetchone()[0]
+
+
+def test_expired_job_that_the_claim_loop_could_not_cancel_is_cancelled_at_the_end(quick, make_worker, monkeypatch):
+    hand_back, has_failed = Attempts.hand_back, threading.Event()
+
+    def fail(attempts, *args, **options):
+        if threading.current_thread() in threads("claim-loop"):
+            has_failed.set()
+            raise OperationalError("The server restarts.")
+        return hand_back(attempts, *args, **options)
+
+    monkeypatch.setattr(Attempts, "hand_back", fail)
+    monkeypatch.setattr(Chains, "expire", lambda *args: [])  # Maintenance does not find the job first.
+    chain = quick.enqueue(expires=database_now() - timedelta(minutes=1))
+    worker = make_worker()
+    worker.start()
+    assert has_failed.wait(15)
+    worker.stop(timeout=0)
+    until(lambda: chain.refresh().is_expired)
