@@ -5,6 +5,7 @@ Chains are locked by their last jobs (see ``last_jobs``), jobs in the order of t
 
 from collections.abc import Collection, Iterable
 from datetime import datetime
+from functools import partial
 from uuid import UUID
 
 from django.db import OperationalError, transaction
@@ -20,7 +21,7 @@ from django_jobchains.payloads.codecs import encode_json
 from django_jobchains.statuses import FINAL
 from django_jobchains.store.blockers import Blockers
 from django_jobchains.store.database import Database, Part, ids_json, statement
-from django_jobchains.store.errors import is_lock_timeout, retried
+from django_jobchains.store.errors import each_if_blamed, is_lock_timeout, retried
 from django_jobchains.store.jobs import Jobs
 from django_jobchains.store.last_jobs import LastJob, LastJobs
 from django_jobchains.store.rows import ChainEnd, ChainLifetime, ChainWait, Effects, ExpiredJob, NewJob
@@ -125,11 +126,22 @@ class Chains(Part):
         self._blockers.resolve(cancelled, effects)
         return {self.db.id(chain_id) for _, chain_id, _ in changed}
 
-    @retried
     def expire(self, limit: int, effects: Effects) -> list[ExpiredJob]:
-        """Cancel jobs that have not started and have expired, the longest expired first. Locked jobs are skipped."""
+        """Cancel jobs that have not started and have expired, the longest expired first.
+
+        Locked jobs are skipped, and jobs that locked jobs wait for.
+        """
+        late = self._read_late(limit)
+        return each_if_blamed(partial(self._expire_jobs, effects), late) if late else []
+
+    @retried
+    def _read_late(self, limit: int) -> list[UUID]:
+        return [self.db.id(id_) for (id_,) in self.db.fetch(self._late, [limit])]
+
+    @retried
+    def _expire_jobs(self, effects: Effects, job_ids: list[UUID]) -> list[ExpiredJob]:
         with effects.undone_on_error(), self.db.transaction():
-            rows = self.db.fetch(self._expire, [limit])
+            rows = self.db.fetch(self._expire, [ids_json(job_ids)])
             expired = [ExpiredJob(self.db.id(id_), self.db.id(chain_id), *rest) for id_, chain_id, *rest in rows]
             self._blockers.resolve([job.chain_id for job in expired], effects)
         return expired
@@ -294,11 +306,19 @@ class Chains(Part):
         """
 
     @statement
-    def _expire(self) -> str:
-        late = f"""
+    def _late(self) -> str:
+        return f"""
             SELECT late.id FROM {self.tables.job} AS late {self.db.by_index("jobchains_expiring")}
             WHERE late.expires_at <= {self.db.now} AND late.attempt = 0 AND late.status IN ('blocked', 'pending')
             ORDER BY late.expires_at LIMIT %s {self.db.skip_lock("late")}
+        """
+
+    @statement
+    def _expire(self) -> str:
+        late = f"""
+            SELECT late.id FROM {self.tables.job} AS late
+            WHERE late.id {self.db.any_id} AND late.expires_at <= {self.db.now} AND late.attempt = 0
+            AND late.status || '' IN ('blocked', 'pending') ORDER BY late.id {self.db.skip_lock("late")}
         """
         return f"""
             UPDATE {self.tables.job} AS job SET status = 'cancelled', cancel_requested_at = job.expires_at,

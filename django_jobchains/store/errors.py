@@ -31,6 +31,7 @@ FIRST_WAIT_SECONDS = 0.02
 
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
+Item = TypeVar("Item")
 Self = TypeVar("Self", bound=Any)
 
 
@@ -68,6 +69,19 @@ def _retried(
         raise AssertionError("unreachable")
 
     return run
+
+
+def each_if_blamed(call: Callable[[list[Item]], list[Result]], items: list[Item]) -> list[Result]:
+    """Make a call with these items, and return its results. If its statement is blamed, call with each item alone.
+
+    Items for which that fails as well are skipped: a lock that one of them waits for must not delay the others.
+    """
+    try:
+        return call(items)
+    except OperationalError as error:
+        if not blames_statement(error):
+            raise
+    return [result for item in items for result in each_if_blamed(call, [item])] if len(items) > 1 else []
 
 
 def is_lock_timeout(error: BaseException) -> bool:

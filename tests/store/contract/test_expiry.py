@@ -317,6 +317,17 @@ def test_maintenance_skips_locked_jobs(store):
     assert [job.id for job in elsewhere(lambda store: store.chains.expire(10, Effects()))] == [free]
 
 
+@with_locks
+def test_maintenance_skips_jobs_that_locked_jobs_wait_for(store):
+    ids = late(store, 3)
+    [dependent] = create(store, blockers=(ids[1],))
+    holding(lambda store: store.attempts.lock(dependent))
+    with store.db.waits_at_most(0.02):
+        effects = Effects()
+        assert {job.id for job in store.chains.expire(10, effects)} == {ids[0], ids[2]} == effects.finished_chains
+    assert statuses(*ids) == ["cancelled", "pending", "cancelled"]
+
+
 # What follows
 
 

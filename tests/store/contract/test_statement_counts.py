@@ -218,7 +218,7 @@ STATEMENTS = {
         8, CALLS["cancel"], lambda store, jobs: [awaited(store, jobs), alter(jobs, status="pending")], 2
     ),
     # write, find jobs that wait for ended chains
-    "expire": Counted(2, lambda store, jobs: store.chains.expire(1_000, Effects()), expired),
+    "expire": Counted(3, lambda store, jobs: store.chains.expire(1_000, Effects()), expired),
     "expire, nothing expired": Counted(1, lambda store, jobs: store.chains.expire(1_000, Effects())),
     # lock, check that these are the current jobs, write, delete requests to cancel
     "retry": Counted(4, lambda store, jobs: store.chains.retry(chains(jobs), Effects()), with_status("failed"), 1),
