@@ -142,13 +142,15 @@ def test_a_job_that_reaches_its_pool_while_the_worker_stops_has_not_begun(
     long = processors.register("worker.long")(lambda job: gate.wait(30))
     job_type, worker = request.getfixturevalue(kind), make_worker()
     pool = next(lane.pool for lane in worker.components.lanes if job_type.name in lane.leases)
-    is_claimed, is_closed, put = threading.Event(), threading.Event(), pool.put
+    is_claimed, is_closed, is_put, put = threading.Event(), threading.Event(), threading.Event(), pool.put
 
     def late(attempts):
         if job_type.name in [job.type_name for attempt in attempts for job in attempt.jobs]:
             is_claimed.set()
             is_closed.wait(30)
         put(attempts)
+        if is_closed.is_set():
+            is_put.set()
 
     monkeypatch.setattr(pool, "put", late)
     running = long.enqueue()
@@ -160,6 +162,7 @@ def test_a_job_that_reaches_its_pool_while_the_worker_stops_has_not_begun(
     stopping.start()
     until(lambda: worker.components.slots._closed)
     is_closed.set()
+    assert is_put.wait(30)
     if timeout:
         until(lambda: chain.refresh().status == "pending")
         assert running.refresh().status == "running"
