@@ -47,15 +47,16 @@ def assert_ends_without_a_traceback(process):
 
 def test_a_disconnected_worker_stops_its_handlers_before_another_worker_takes_over(proxy, start_process, tmp_path):
     cut_off = start_process("--shutdown-timeout", "1", JOBCHAINS_TEST_DATABASE=proxy.url).until_ready()
-    chain = jobs.cut_off.enqueue(str(tmp_path / "aborted"))
-    until_started(cut_off)
+    aborted = tmp_path / "aborted"
+    chain = jobs.cut_off.enqueue(str(aborted))
+    until(aborted.exists, 30, lambda: cut_off.output)  # not by a row: its reply could be cut off as well
     proxy.flowing.clear()
     leased_until = Job.objects.get(pk=chain.id).leased_until
     assert leased_until is not None
 
     other = start_process()
     until_completed(chain, 30, lambda: other.output)
-    seconds, reason = (tmp_path / "aborted").read_text().split()
+    seconds, reason = aborted.read_text().split()
     assert reason == "error"
     assert datetime.fromtimestamp(float(seconds), UTC) < leased_until
     started_at = chain.current_job.last_attempt_at

@@ -137,9 +137,9 @@ def heed(job):
 
 @processors.register("chaos.cut_off", lease=Lease(6))
 def cut_off(job: RunningJob[str]) -> int:
-    """Run the first attempt until it is aborted, and write the time of the abort to a file."""
+    """Run the first attempt until it is aborted, and write the time of the abort to a file that it has created."""
     if job.attempt == 1:
-        note(job, "started")
+        Path(job.input).touch()
         job.signal.wait(120)
         Path(job.input).write_text(f"{time.time()} {job.signal.reason}")
         job.signal.raise_if_aborted()
