@@ -302,6 +302,7 @@ class RecordAttempt(Attempt[EndedRecord]):
         """Return the run, which middleware receives too, instead of a running job."""
         if self._error is not None:
             raise self._error
+        self.signal.raise_if_aborted()
         return RecordRun(self.record, self, type_name=self.kind.name, queue=self.kind.queue)
 
     def call(self, argument: Any) -> Any:

@@ -1,16 +1,25 @@
 """The hooks of record processors: when they are called, what their results and errors do, and what slow ones delay."""
 
 import threading
+from datetime import timedelta
+from functools import partial
+from unittest import mock
 
 import pytest
 from django.db import transaction
 from django.db.models import Q
+from django.utils import timezone
 
+from django_jobchains import records
+from django_jobchains.attempts.record_attempt import RecordEnvironment
+from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.isolation import Isolation
 from django_jobchains.models import Job
 from django_jobchains.records import NonRetryable, RecordProcessor
+from django_jobchains.store import get_store
 from django_jobchains.telemetry.events import AttemptStuck
 from django_jobchains.worker import records as worker_records
+from django_jobchains.worker.isolated.isolated_attempt import IsolatedRecordAttempt
 from tests.records.models import Export, Repository, Upload
 from tests.support.connections import holding
 from tests.support.waiting import stays, until
@@ -163,6 +172,39 @@ def test_post_handle_follows_an_interruption(hooked, start_worker, interrupt, he
     interrupt(worker)
     until(lambda: found)
     assert found == [seen]
+
+
+LATER = timezone.now() + timedelta(hours=1)
+
+
+@pytest.mark.parametrize(
+    ("interrupt", "state"), [(records.cancel, "cancelled"), (partial(records.requeue, after=LATER), "queued")]
+)
+def test_an_attempt_that_is_aborted_during_pre_handle_does_not_call_the_handler(hooked, start_worker, interrupt, state):
+    def pre_handle(record):
+        interrupt(record)
+        [attempt] = worker.components.pools[0].attempts()
+        assert attempt.signal.wait(30)
+
+    hooked.does["pre_handle"] = pre_handle
+    worker = start_worker(slots=1)
+    Upload.objects.create()
+    until(lambda: "post_handle" in hooked.calls)
+    assert "handle" not in hooked.calls
+    assert Upload.objects.get().state == state
+
+
+def test_an_attempt_that_is_aborted_before_it_has_a_child_process_does_not_call_the_handler(processors, register):
+    register()
+    upload, ended, pool = Upload.objects.create(state="processing", lease_number=1), [], mock.Mock()
+    environment = RecordEnvironment(processors.record_types["records.upload"], get_store(), ended.append)
+    attempt = IsolatedRecordAttempt(upload, (upload.pk, 1), environment, AbortSignal(), pool=pool, on_ended=print)
+    pool.acquire.side_effect = lambda: (attempt.signal.abort("cancelled"), mock.DEFAULT)[1]
+    attempt.run()
+    pool.acquire.return_value.start.assert_not_called()
+    assert [(each.end.kind, each.error) for each in ended] == [
+        ("errored", "JobAborted: The attempt was asked to stop: cancelled.")
+    ]
 
 
 # Slow hooks

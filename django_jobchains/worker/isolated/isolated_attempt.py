@@ -260,6 +260,9 @@ class IsolatedRecordAttempt(RecordAttempt):
         except (PoolClosed, ChildStartFailed):
             return self.hand_back(has_begun=False)
         try:
+            if self.signal.reason is not None:
+                [ended] = self.ends_after(JobAborted(self.signal.reason))
+                return ended
             return self._run_in(worker)
         finally:
             self._call = None
