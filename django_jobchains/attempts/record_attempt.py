@@ -327,8 +327,12 @@ class RecordAttempt(Attempt[EndedRecord]):
 
     def _write(self, ended: EndedRecord, end: RecordEnd, transaction: AttemptTransaction) -> None:
         states = self.store.records.end(self._table, [end], transaction=transaction.opened)
-        if end.key not in states:
-            raise self.lost("taken_by_another_worker")
+        if end.key not in states:  # The transaction has locked the row, so no other one has changed it.
+            raise PhaseError(
+                "The handler changed the state or the lease number of its record, or deleted it, inside "
+                "run.complete(): return, raise an error or call run.requeue() to end the attempt, and delete the "
+                "record outside of run.complete()."
+            )
         ended.state = states[end.key]
 
     def _committed(self, ended: EndedRecord) -> str:

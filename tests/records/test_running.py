@@ -199,6 +199,25 @@ def test_a_lost_record_cannot_be_completed(handled, events):
     assert [event.type_name for event in events.of(AttemptAbandoned)] == ["records.upload"]
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda record: record.delete(),
+        lambda record: Upload.objects.update(state="completed"),
+        lambda record: records.requeue(record),
+    ],
+    ids=["delete", "state", "requeue"],
+)
+def test_a_handler_must_not_end_its_record_inside_complete(handled, change):
+    def handle(record, run):
+        with run.complete():
+            change(record)
+
+    upload = handled(handle)
+    assert (upload.state, upload.num_failures) == ("errored", 1)
+    assert "PhaseError: The handler changed the state" in upload.failure_message
+
+
 # Logs
 
 
