@@ -51,7 +51,7 @@ class JobRecord(models.Model):
         FAILED = "failed", _("failed")
         CANCELLED = "cancelled", _("cancelled")
 
-    state = models.CharField(_("state"), max_length=50, default="queued", db_default="queued")
+    state = models.CharField(_("state"), max_length=50, default="queued", db_default="queued", editable=False)
     failure_message = PayloadTextField(_("failure message"), null=True, blank=True, editable=False)
     queued_at = models.DateTimeField(_("queued at"), db_default=Now(), editable=False)
     started_at = models.DateTimeField(_("started at"), null=True, editable=False)

@@ -8,6 +8,7 @@ from django.db import connection, models
 from django.db.migrations.autodetector import MigrationAutodetector
 from django.db.migrations.state import ModelState, ProjectState
 from django.db.models import Q
+from django.forms import fields_for_model
 from django.test.utils import isolate_apps
 
 from django_jobchains.cli.types import record_json
@@ -198,6 +199,10 @@ def test_each_problem_has_a_check(processors, model, options, id):
     processors.records(model, **options)(nothing)
     [problem] = check_records()
     assert (problem.id, bool(problem.hint), problem.msg.startswith("Records '")) == (id, True, True)
+
+
+def test_a_form_has_no_column_that_workers_write():
+    assert list(fields_for_model(JobRecord)) == ["process_after"]
 
 
 @isolate_apps("tests.records")

@@ -14,7 +14,12 @@ class Migration(migrations.Migration):
             name="SupplierImport",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("state", models.CharField(db_default="queued", default="queued", max_length=50, verbose_name="state")),
+                (
+                    "state",
+                    models.CharField(
+                        db_default="queued", default="queued", editable=False, max_length=50, verbose_name="state"
+                    ),
+                ),
                 (
                     "failure_message",
                     models.TextField(blank=True, editable=False, null=True, verbose_name="failure message"),
