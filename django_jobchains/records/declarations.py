@@ -314,6 +314,11 @@ def _queryset(model: type[Model], given: object) -> QuerySet[Any]:
             "queryset= must select rows of the table that can be locked: remove slices, distinct(), values(), "
             "union() and aggregates."
         )
+    if query.select_for_update or not query.standard_ordering:
+        raise ValueError(
+            "queryset= must leave locks and the order to the worker: remove select_for_update() and reverse(), and use "
+            "order_by= of the registration."
+        )
     return given
 
 
