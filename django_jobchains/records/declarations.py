@@ -319,6 +319,12 @@ def _queryset(model: type[Model], given: object) -> QuerySet[Any]:
             "queryset= must leave locks and the order to the worker: remove select_for_update() and reverse(), and use "
             "order_by= of the registration."
         )
+    joins = [join for alias, join in query.alias_map.items() if join.parent_alias and query.alias_refcount[alias]]
+    if any(getattr(join.join_field, "multiple", False) for join in joins):
+        raise ValueError(
+            "queryset= joins a table that may have several rows for a record, which would then count several times: "
+            "use Exists(…) instead."
+        )
     return given
 
 

@@ -59,6 +59,8 @@ def test_the_name_defaults_to_that_of_the_model(processors):
         ({"queryset": Upload.objects.values("size").annotate(models.Count("id"))}, "must select rows of the table"),
         ({"queryset": Upload.objects.select_for_update()}, "must leave locks and the order to the worker"),
         ({"queryset": Upload.objects.order_by("id").reverse()}, "must leave locks and the order to the worker"),
+        ({"queryset": Upload.objects.filter(repository__upload__size=1)}, "use Exists(…) instead"),
+        ({"queryset": Upload.objects.annotate(other=models.F("repository__upload__size"))}, "use Exists(…) instead"),
         ({"isolation": "container"}, "isolation='container' is not a level"),
         ({"reset_failure_message": ""}, "reset_failure_message='' is not a text"),
     ],
