@@ -295,6 +295,7 @@ class RecordAttempt(Attempt[EndedRecord]):
 
     def start(self) -> None:
         kind = self.kind
+        self.expires_at = time.monotonic() + kind.max_runtime_seconds
         record_peaks.begin(kind.name, self)
         self.span = self.environment.spans.record(kind.name, kind.queue, str(self.key[0]), self.number)
 

@@ -1,6 +1,7 @@
 """The hooks of record processors: when they are called, what their results and errors do, and what slow ones delay."""
 
 import threading
+import time
 from datetime import timedelta
 from functools import partial
 from unittest import mock
@@ -62,7 +63,7 @@ class Hooked(RecordProcessor[Upload]):
 @pytest.fixture
 def hooked(processors):
     """The processor of uploads."""
-    processors.records(Upload, poll_every=0.02, heartbeat_every=0.05)(Hooked)
+    processors.records(Upload, poll_every=0.02, heartbeat_every=0.05, max_runtime=60)(Hooked)
     processor = processors.record_types["records.upload"].processor
     yield processor
     processor.released.set()
@@ -208,6 +209,24 @@ def test_an_attempt_that_is_aborted_before_it_has_a_child_process_does_not_call_
 
 
 # Slow hooks
+
+
+def test_the_time_limit_of_the_handler_starts_after_pre_handle(hooked, start_worker):
+    limits = {}
+
+    def note(name):
+        [attempt] = worker.components.pools[0].attempts()
+        limits[name] = attempt.expires_at
+
+    def pre_handle(record):
+        time.sleep(0.1)
+        note("pre_handle")
+
+    hooked.does = {"pre_handle": pre_handle, "handle": lambda record, run: note("handle")}
+    worker = start_worker(slots=1)
+    Upload.objects.create()
+    until(lambda: "post_handle" in hooked.calls)
+    assert limits["handle"] - limits["pre_handle"] >= 0.1
 
 
 @pytest.mark.postgresql

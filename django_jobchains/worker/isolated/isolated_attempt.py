@@ -236,8 +236,8 @@ class IsolatedRecordAttempt(RecordAttempt):
     def handle(self) -> EndedRecord:
         """Run the handler in a child process while this thread waits, and return the attempt's end. Never raises."""
         started = time.perf_counter()
-        self.expires_at, self.runs_since = math.inf, None  # The time limit starts when the child begins.
         self.start()
+        self.expires_at, self.runs_since = math.inf, None  # The time limit starts when the child begins.
         try:
             ended = self.ends_after(self._error)[0] if self._error else self._run_in_pool()
         except BaseException as error:  # Not an error of the handler.
