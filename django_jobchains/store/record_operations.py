@@ -88,9 +88,8 @@ class RecordOperations(RecordPart):
         with self.db.transaction():
             try:
                 with self.db.waits_within(CANCEL_SECONDS):
-                    return len(
-                        self.db.fetch(self._cancel(table, self._locked(table, select)), params, of_queryset=True)
-                    )
+                    locked = self._locked(table, select, "'queued', 'errored', 'processing'")
+                    return len(self.db.fetch(self._cancel(table, locked), params, of_queryset=True))
             except OperationalError as error:
                 if not is_lock_timeout(error):
                     raise
@@ -103,7 +102,7 @@ class RecordOperations(RecordPart):
     def cancel_unlocked(self, table: RecordTable, ids: IdsOf) -> tuple[int, list[Any]]:
         """Cancel or flag records that are not locked. Return how many, and the ids of the others, as JSON values."""
         select, params = ids
-        skipping = self._locked(table, select, lock=self.db.skip_lock("free"))
+        skipping = self._locked(table, select, "'queued', 'errored', 'processing'", self.db.skip_lock("free"))
         count = len(self.db.fetch(self._cancel(table, skipping), params, of_queryset=True))
         left = self.db.fetch(self._cancelable(table, select), params, of_queryset=True)
         return count, [table.ids.to_parameter(table.ids.from_column(id_)) for (id_,) in left]
@@ -115,7 +114,7 @@ class RecordOperations(RecordPart):
         time = process_after and self.db.time_text(process_after)
         sql = self._queue(
             table,
-            self._locked(table, select),
+            select,
             # A running attempt can no longer write: its record is not in process until another attempt gets the next
             # number.
             states="'failed', 'errored', 'cancelled', 'processing'",
@@ -127,9 +126,8 @@ class RecordOperations(RecordPart):
     def retry(self, table: RecordTable, ids: IdsOf) -> int:
         """Queue failed, errored and cancelled records, now and with fresh counts; return how many."""
         select, params = ids
-        states = "'failed', 'errored', 'cancelled'"
         counts = f", {table.num_failures} = 0, {table.num_resets} = 0"
-        sql = self._queue(table, self._locked(table, select, states), states=states, counts=counts)
+        sql = self._queue(table, select, states="'failed', 'errored', 'cancelled'", counts=counts)
         return self._queued(table, sql, params)
 
     def _queued(self, table: RecordTable, sql: str, params: Sequence[Any]) -> int:
@@ -143,15 +141,14 @@ class RecordOperations(RecordPart):
 
     # Statements. Those with the caller's SELECT are not cached, because their number is unlimited.
 
-    def _locked(self, table: RecordTable, select: str, states: str = "", lock: str | None = None) -> str:
-        """SQL that locks rows, those in these states if any, in the order of their ids, and by default waits for them.
+    def _locked(self, table: RecordTable, select: str, states: str, lock: str | None = None) -> str:
+        """SQL that locks the selected rows in these states, in the order of their ids, and by default waits for them.
 
-        The UPDATE then checks their states.
+        The UPDATE then checks their states again.
         """
         free = table.under("free")
-        in_state = f"AND {free.state} IN ({states})" if states else ""
         return one_line(f"""
-            SELECT {free.id} FROM {table.name} AS free WHERE {free.id} IN ({select}) {in_state}
+            SELECT {free.id} FROM {table.name} AS free WHERE {free.id} IN ({select}) AND {free.state} IN ({states})
             ORDER BY {free.id} {self.db.wait_lock("free") if lock is None else lock}
         """)
 
@@ -217,9 +214,10 @@ class RecordOperations(RecordPart):
         return f"DELETE FROM {self.tables.deferred_write} WHERE job_id {self.db.any_of(keys)}"
 
     def _queue(
-        self, table: RecordTable, ids: str, *, states: str, process_after: str = "NULL", counts: str = ""
+        self, table: RecordTable, select: str, *, states: str, process_after: str = "NULL", counts: str = ""
     ) -> str:
-        """SQL that queues records in these states. ``counts``: a comma and more assignments, if any."""
+        """SQL that queues the selected records in these states. ``counts``: a comma and more assignments, if any."""
+        ids = self._locked(table, select, states)
         return one_line(f"""
             UPDATE {table.name} AS record SET {table.state} = 'queued', {table.queued_at} = clock.now,
                 {table.process_after} = {process_after}, {table.started_at} = NULL, {table.finished_at} = NULL,

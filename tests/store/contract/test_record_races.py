@@ -3,6 +3,7 @@
 import pytest
 
 from django_jobchains import records
+from django_jobchains.store import record_operations
 from django_jobchains.store.records import DequeueInTransaction
 from django_jobchains.testing.contracts.concurrency import at_once
 from tests.store.conftest import locks_rows
@@ -137,6 +138,17 @@ def test_a_record_that_is_queued_again_is_not_cancelled_by_an_earlier_request(mo
     assert move(record) == 1
     store.deferred.apply_records(model.table)
     assert model.row(record)["state"] == "queued"
+
+
+@locks_rows
+@pytest.mark.parametrize(("move", "state"), [(records.cancel, "errored"), (records.requeue, "failed")])
+def test_the_lock_of_a_record_that_would_not_change_is_not_waited_for(model, monkeypatch, move, state):
+    monkeypatch.setattr(record_operations, "CANCEL_SECONDS", 600)
+    completed = model.put("completed")
+    model.put(state)
+    holding(lambda store: model.lock(completed))
+    everything = model.rows.all()
+    assert elsewhere(lambda store: move(everything)) == 1
 
 
 def in_either_order(store, calls):
