@@ -115,7 +115,7 @@ class ExecutionLog:
         if out is not None:
             changed["out"] = _text("out", out)
         if exit_code is not None:
-            changed["exit_code"] = exit_code
+            changed["exit_code"] = _exit_code(exit_code)
         self._logs.change(self._entry, changed)
 
     async def aupdate(self, *, out: str | None = None, exit_code: int | None = None) -> None:
@@ -137,7 +137,7 @@ class _Logs:
             "key": _text("key", key),
             "command": _command(command),
             "start_time": datetime.now(UTC).isoformat(),
-            "exit_code": exit_code,
+            "exit_code": _exit_code(exit_code),
             "out": _text("out", out),
             "duration_ms": None if exit_code is None else 0,
         }
@@ -162,6 +162,12 @@ def _text(name: str, given: object) -> str:
     if not isinstance(given, str):
         raise TypeError(f"{name}={given!r:.50} is not a string.")
     return clean(given, MAX_LOG_BYTES)
+
+
+def _exit_code(given: object) -> int | None:
+    if given is not None and not isinstance(given, int):
+        raise TypeError(f"exit_code={given!r:.50} is neither an int nor None.")
+    return given
 
 
 def _command(command: object) -> str | list[str]:

@@ -3,6 +3,7 @@
 import json
 import threading
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
@@ -240,6 +241,17 @@ def test_logs_are_stored_at_once_and_can_be_updated(handled):
     assert (stored[1]["exit_code"], stored[1]["duration_ms"]) == (None, None)
     assert second["duration_ms"] >= 0
     json.dumps(first)
+
+
+def test_a_wrong_exit_code_is_refused_and_later_logs_are_stored(handled):
+    def handle(record, run):
+        for log in (partial(run.add_log, "first", "ls"), run.add_log("second", "ls").update):
+            with pytest.raises(TypeError, match="neither an int nor None"):
+                log(exit_code=b"0")
+        run.add_log("third", "ls", exit_code=0)
+
+    upload = handled(handle)
+    assert [(entry["key"], entry["exit_code"]) for entry in upload.execution_logs] == [("second", None), ("third", 0)]
 
 
 def test_a_record_that_its_queryset_hides_once_it_is_processed_is_queued_again(handled, caplog):
