@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
+from django.conf import settings
 from django.db import connections
 from django.utils import timezone
 
@@ -35,6 +36,11 @@ class Times:
         if begin is None:
             return None
         return ((self.aware(end) if end else self._now) - self.aware(begin)).total_seconds()
+
+
+def as_stored(moment: datetime, using: str) -> datetime:
+    """Return an aware time as Django reads it from this database, and compares it: naive without ``USE_TZ``."""
+    return moment if settings.USE_TZ else Times(using).naive(moment)
 
 
 def checked_time(time: datetime, name: str) -> datetime:

@@ -25,7 +25,6 @@ from typing import (
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
-from django.conf import settings as django_settings
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -35,7 +34,7 @@ from django_jobchains.conf import get_settings
 from django_jobchains.context import capture_context, merge_contexts
 from django_jobchains.db.connections import opened_connections
 from django_jobchains.db.ids import ChainRef, chain_ids_of, checked_id, new_id
-from django_jobchains.db.times import Times, resolve_expiry, resolve_schedule
+from django_jobchains.db.times import as_stored, resolve_expiry, resolve_schedule
 from django_jobchains.declare.labels import Label, check_label, checked_label
 from django_jobchains.declare.limits import TypeLimits
 from django_jobchains.declare.policies import Policy, RetryRule, check_function
@@ -512,11 +511,10 @@ def create_chains(items: Sequence[Item[OutputT_co]], using: str | None = None) -
         raise SynchronousOnlyOperation(
             "In async code, enqueue with 'await job_type.aenqueue(…)' or 'await chains.aenqueue_many(…)'."
         ) from error
-    times = None if django_settings.USE_TZ else Times(alias)
     for item, row in zip(items, rows, strict=True):
         chain: Chain[OutputT_co] = Chain.partly_known(alias)
         chain.id, chain.type_name = row.id, item.type_name
-        chain.created_at = times.naive(row.created_at) if times else row.created_at
+        chain.created_at = as_stored(row.created_at, alias)
         chain.job_type = item.job_type
         if row.is_deduplicated:
             chain.deduplicated, chain.replaced = True, row.is_replaced

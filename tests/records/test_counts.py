@@ -1,6 +1,6 @@
 """Counts and waits of records, and running them in a test."""
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from datetime import timezone as datetime_timezone
 from functools import partial
 
@@ -11,6 +11,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from django_jobchains import records, testing
+from django_jobchains.db.times import as_stored
 from django_jobchains.monitoring import record_overview
 from django_jobchains.processors import RescheduleJob
 from django_jobchains.records import RecordProcessor, Requeue
@@ -64,6 +65,14 @@ def test_the_longest_wait_is_that_of_a_record_that_could_run(register):
     assert hours(errored={"finished_at": None}) == 0
     assert hours(errored={"finished_at": now - 5 * HOUR, "process_after": now + HOUR}) == 0
     assert hours(processing={"queued_at": now - 2 * HOUR}, completed={"queued_at": now - 2 * HOUR}) == 0
+
+
+def test_the_longest_wait_is_known_without_use_tz(register, settings):
+    register(retry_after=600)
+    settings.TIME_ZONE, settings.USE_TZ = "Asia/Kathmandu", False
+    make("queued")
+    make("errored", finished_at=as_stored(datetime.now(UTC) - HOUR - timedelta(seconds=600), "default"))
+    assert round(records.queryset(Upload).max_duration_in_queue() / HOUR, 1) == 1
 
 
 def test_records_exist_in_states(register):

@@ -12,6 +12,7 @@ from django_jobchains import records
 from django_jobchains.admin import base, record_admin
 from django_jobchains.admin.lists import filters
 from django_jobchains.admin.record_admin import JobRecordAdmin
+from django_jobchains.db.times import as_stored
 from tests.admin.browsing import act, act_many, messages_in, text_of, url, verb_url
 from tests.admin.records.site import STATES, put, site, state_of
 from tests.records.models import Export, Letter, Repository, Upload
@@ -66,8 +67,10 @@ def test_filters_show_counts_in_lists_that_nothing_else_narrows(superuser, monke
     assert "failed (" not in listed(superuser, query="?record_wait=due")[0]
 
 
-def test_queued_records_are_filtered_by_whether_they_are_due(superuser, store):
-    now, hour = store.stats.time_ago(0), timedelta(hours=1)
+@pytest.mark.parametrize("use_tz", [True, False])
+def test_queued_records_are_filtered_by_whether_they_are_due(superuser, store, settings, use_tz):
+    settings.TIME_ZONE, settings.USE_TZ = "Asia/Kathmandu", use_tz
+    now, hour = as_stored(store.stats.time_ago(0), "default"), timedelta(hours=1)
     due = {str(put(state="queued", process_after=time).pk) for time in (None, now - hour)}
     later = {str(put(state="queued", process_after=now + hour).pk)}
     put(state="failed")
