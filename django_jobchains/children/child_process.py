@@ -23,6 +23,7 @@ from django.db import connections
 from django_jobchains.children.frames import CHUNK_BYTES, ERROR_BYTES, FrameBuffer, Message, TicketPipe, encode_frame
 from django_jobchains.children.limits import has_proc, resident_bytes
 from django_jobchains.children.preload_process import LENGTH, ChildOptions
+from django_jobchains.db import call_in_forks
 from django_jobchains.exceptions import ChildCrashed, ChildStartFailed, exit_text
 from django_jobchains.handlers.abort_signal import AbortReason
 from django_jobchains.isolation import Isolation, Level
@@ -478,5 +479,4 @@ def prove(setup: str) -> None:
     proven_modules[setup.partition(":")[0]] = None
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_in_fork)
+call_in_forks(_forget_in_fork)

@@ -3,7 +3,6 @@
 import asyncio
 import atexit
 import itertools
-import os
 import threading
 import time
 import weakref
@@ -18,6 +17,7 @@ from typing import Any, ClassVar, Protocol, Self, TypedDict, Unpack
 from django_jobchains.children.child_process import close_preload
 from django_jobchains.children.limits import cpu_count
 from django_jobchains.children.pooled_child import Launcher, PooledChild
+from django_jobchains.db import call_in_forks
 from django_jobchains.exceptions import PoolClosed, PoolKeyConflict, PoolTimeout
 from django_jobchains.handlers.abort_signal import AbortSignal, call_on, refuse_on_event_loop
 from django_jobchains.isolation import FallbackCallback, Isolation, Level
@@ -551,5 +551,4 @@ def _start_anew() -> None:
 # ``concurrent.futures`` does the same, and has registered its function before, so that it is called after this one.
 # An ``atexit`` function is called after that wait, which is too late.
 getattr(threading, "_register_atexit", atexit.register)(terminate_pools)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_start_anew)  # The children belong to the process that was forked.
+call_in_forks(_start_anew)  # The children belong to the process that was forked.

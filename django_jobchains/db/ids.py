@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any, Generic
 from uuid import UUID, SafeUUID
 
+from django_jobchains.db import call_in_forks
 from django_jobchains.payloads.types import OutputT_co
 
 _lock = threading.Lock()
@@ -120,4 +121,4 @@ def _begin_after_fork() -> None:
     _random.clear()
 
 
-os.register_at_fork(after_in_child=_begin_after_fork)
+call_in_forks(_begin_after_fork)

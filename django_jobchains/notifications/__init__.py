@@ -1,6 +1,5 @@
 """Wake-ups are hints that there may be work. The database decides what runs, so a lost hint only delays a job."""
 
-import os
 import threading
 from collections.abc import Collection
 from functools import partial
@@ -12,6 +11,7 @@ from django.db import connections
 from django.utils.module_loading import import_string
 
 from django_jobchains.conf import get_settings
+from django_jobchains.db import call_in_forks
 from django_jobchains.db.connections import call_after_commit
 from django_jobchains.notifications.base import Listener, ListeningThread, Notifier, NullNotifier, Subscribers
 from django_jobchains.notifications.hints import (
@@ -113,4 +113,4 @@ def _reset_after_fork() -> None:
 
 
 setting_changed.connect(_on_setting_changed)
-os.register_at_fork(after_in_child=_reset_after_fork)
+call_in_forks(_reset_after_fork)

@@ -1,10 +1,10 @@
 """Hints between the threads of one process: for a worker inside the program that enqueues, and for tests."""
 
-import os
 import threading
 from collections import OrderedDict, defaultdict
 from collections.abc import Collection
 
+from django_jobchains.db import call_in_forks
 from django_jobchains.notifications.base import Listener, Notifier, Subscribers
 from django_jobchains.notifications.hints import Hint
 
@@ -25,7 +25,7 @@ def _reset_after_fork() -> None:
     _taken.clear()
 
 
-os.register_at_fork(after_in_child=_reset_after_fork)
+call_in_forks(_reset_after_fork)
 
 
 class InProcessNotifier(Notifier):

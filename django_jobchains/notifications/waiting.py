@@ -4,7 +4,6 @@ The database decides whether a chain has ended. Hints only decide when to query 
 """
 
 import asyncio
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
+from django_jobchains.db import call_in_forks
 from django_jobchains.db.async_twins import has_async_twin
 from django_jobchains.db.ids import ChainPart, ChainRef, chain_id_of
 from django_jobchains.db.setup import is_in_memory, thread_problem
@@ -461,7 +461,7 @@ class ChainWatcher:
 
 
 _watchers: dict[str, ChainWatcher] = {}
-os.register_at_fork(after_in_child=_watchers.clear)  # threads do not survive a fork
+call_in_forks(_watchers.clear)  # threads do not survive a fork
 
 
 def get_watcher(using: str) -> ChainWatcher:

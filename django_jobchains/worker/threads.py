@@ -3,7 +3,6 @@
 Threads are named, restarted after a failure, stopped by an event, and joined with a deadline.
 """
 
-import os
 import random
 import signal
 import sys
@@ -16,6 +15,7 @@ from types import FrameType
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from django_jobchains.db import call_in_forks
 from django_jobchains.db.connections import close_thread_connections, repair_connections
 from django_jobchains.db.setup import is_table_missing, remedy_for
 from django_jobchains.store.errors import blames_statement, is_database_away
@@ -231,5 +231,4 @@ def _restore_signals() -> None:
             signal.signal(number, usual)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_restore_signals)
+call_in_forks(_restore_signals)

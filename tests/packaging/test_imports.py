@@ -83,15 +83,20 @@ def public_modules() -> list[str]:
     return [name for name in names if name not in OF_A_DRIVER]
 
 
-def imported(*names: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "error", "-c", IMPORT_WITHOUT_DRIVERS, *names]
-    return subprocess.run(command, capture_output=True, text=True)
+def imported(*names: str, script: str = IMPORT_WITHOUT_DRIVERS) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-W", "error", "-c", script, *names], capture_output=True, text=True)
 
 
 def test_every_module_imports_without_optional_packages() -> None:
     modules = public_modules()
     assert "django_jobchains.processors" in modules
     done = imported(*modules)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_module_imports_where_processes_cannot_be_forked_as_on_windows() -> None:
+    without_forks = "import os\ndel os.fork, os.register_at_fork\n" + IMPORT_WITHOUT_DRIVERS
+    done = imported(*public_modules(), script=without_forks)
     assert done.returncode == 0, done.stderr
 
 

@@ -2,7 +2,6 @@
 
 import atexit
 import importlib.util
-import os
 import re
 import threading
 import weakref
@@ -12,6 +11,7 @@ from urllib.parse import urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
+from django_jobchains.db import call_in_forks
 from django_jobchains.notifications.base import Listener, Notifier, Subscribers, default_prefix
 from django_jobchains.notifications.hints import KINDS, Hint, HintKind
 
@@ -164,7 +164,7 @@ def _close_all() -> None:
         notifier.close()
 
 
-os.register_at_fork(after_in_child=_forget_parents)
+call_in_forks(_forget_parents)
 # A command that enqueues and ends immediately still has to send its hints.
 atexit.register(_close_all)
 
