@@ -188,6 +188,7 @@ class AsyncCalls:
             self._attempt.note(error)
             raise
         finally:
+            self._attempt.end_fork()
             if not self._attempt.is_open:
                 _end(self._attempt)
 

@@ -89,15 +89,21 @@ class Attempt(TransactionOwner, Generic[EndT]):
         if self.middleware:
             self.running = argument
         elif not self.is_atomic:
-            return self.call(argument)
+            return self._call_function(argument)
         with around(self.middleware, "around_handler", argument):
             if not self.is_wanted(argument):
                 return None
             with self.prepare("atomic") if self.is_atomic else nullcontext():
-                result = self.call(argument)
+                result = self._call_function(argument)
                 if self.may_complete(argument):
                     self.complete_for_middleware()
                 return result
+
+    def _call_function(self, argument: Any) -> Any:
+        try:
+            return self.call(argument)
+        finally:
+            self.end_fork()
 
     def _finish(self, result: Any) -> list[EndT]:
         """Return the ends for what the handler returned. An open transaction writes and commits them."""
@@ -142,13 +148,19 @@ class Attempt(TransactionOwner, Generic[EndT]):
     async def _acall_handler(self, calls: AsyncCalls) -> Any:
         argument = self.argument()
         if not self.middleware:
-            return await self.call(argument)
+            return await self._acall_function(argument)
         self.running = argument
         async with aaround(self.middleware, argument):
-            result = await self.call(argument)
+            result = await self._acall_function(argument)
             if self.may_complete(argument):
                 await calls.complete_for_middleware()
             return result
+
+    async def _acall_function(self, argument: Any) -> Any:
+        try:
+            return await self.call(argument)
+        finally:
+            self.end_fork()
 
     async def _aends_after(self, error: BaseException, calls: AsyncCalls) -> list[EndT]:
         if self.task.is_loop_dead:  # Nothing can be awaited.

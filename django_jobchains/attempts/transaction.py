@@ -1,5 +1,6 @@
 """The transaction of an attempt: ``prepare``, ``complete``, and the order in which a handler may use them."""
 
+import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -63,6 +64,7 @@ class TransactionOwner(ABC):
         self.store = store
         self.middleware = middleware
         self.signal = signal
+        self._process_id = os.getpid()
 
     @property
     @abstractmethod
@@ -144,6 +146,16 @@ class TransactionOwner(ABC):
                 "own database connection: use them in the handler itself, and let other threads return values to it."
             )
             raise self.error
+
+    def end_fork(self) -> None:
+        """End this process if the handler has forked it: the attempt and its connections belong to the parent."""
+        if os.getpid() != self._process_id:
+            text = (
+                "A process that the handler of %s has forked left the handler, so it ends with exit code 1. End such "
+                "a process with os._exit(), or use subprocess or multiprocessing."
+            )
+            logger.error(text, self.label)
+            os._exit(1)
 
     @property
     def needs_completion(self) -> bool:
@@ -326,6 +338,7 @@ class AttemptTransaction:
         return atomic
 
     def _fail(self, error: BaseException) -> None:
+        self._owner.end_fork()
         if not (self._owner.retries_locked and isinstance(error, JobLocked)):
             self._owner.error = error
         self.roll_back(error)

@@ -1,7 +1,11 @@
 """Whatever a handler raises or returns, its job is retried, other jobs run, and the worker continues."""
 
 import asyncio
+import os
+import signal
+import sys
 import threading
+from contextlib import contextmanager
 from itertools import product
 
 import pytest
@@ -10,6 +14,7 @@ from django.db import transaction
 from django_jobchains.exceptions import FailJob, RescheduleJob
 from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.telemetry.events import ThreadFailed
+from tests.middleware.recording import AllHooks
 from tests.support.attempts import committed
 from tests.support.scenario import JOBS, RECORDS, complete, effect, effects, kinds, outside, prepare, write
 
@@ -54,6 +59,47 @@ def test_error_of_a_batch_or_a_record_that_is_not_an_exception_ends_only_the_att
     [stored] = scenario.errors()
     assert (scenario.states(), stored.startswith(type(error).__name__), effects()) == ({"retried"}, True, [])
     assert events.of(ThreadFailed) == []
+
+
+def fork(leave):
+    """Fork a process that leaves the handler in this way, and return its exit code."""
+    pid = os.fork()
+    if not pid:
+        return leave()
+    deadline = threading.Timer(20, os.kill, [pid, signal.SIGKILL])
+    deadline.start()
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    deadline.cancel()
+    return code
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+@kinds(*JOBS, *RECORDS)
+@pytest.mark.parametrize("leave", [lambda: None, lambda: 1 / 0, sys.exit], ids=["returns", "raises", "exits"])
+@pytest.mark.parametrize("place", ["handler", "complete"])
+def test_a_forked_process_that_leaves_the_handler_ends_before_hooks_and_statements(scenario, place, leave):
+    codes, parent = [], os.getpid()
+
+    class Hooks(AllHooks):
+        @contextmanager
+        def around(self, phase, job):
+            try:
+                yield
+            finally:
+                if phase == "handler" and os.getpid() != parent:
+                    os._exit(2)
+
+    def forks(jobs):
+        if place == "handler":
+            codes.append(fork(leave))
+        else:
+            yield complete(lambda: (write(jobs, "written")(), codes.append(fork(leave))))
+
+    scenario = scenario.with_middleware(Hooks())
+    scenario.enqueue(forks)
+    scenario.run()
+    assert (codes, scenario.states()) == ([1], {"completed"})
+    assert effects() == ([] if place == "handler" else ["written"])
 
 
 class UnreadableMessage(Exception):
