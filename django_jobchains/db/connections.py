@@ -97,8 +97,8 @@ def is_broken(connection: BaseDatabaseWrapper) -> bool:
 
 
 def is_lost(connection: BaseDatabaseWrapper) -> bool:
-    """Return whether the driver has noticed that the connection is broken."""
-    return _transaction_status(connection.connection) == _UNKNOWN
+    """Return whether the driver has noticed that the connection is broken, or it was closed in its transaction."""
+    return connection.closed_in_transaction or _transaction_status(connection.connection) == _UNKNOWN
 
 
 def repair_connections() -> None:

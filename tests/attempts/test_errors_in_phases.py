@@ -95,7 +95,7 @@ def assert_retried(scenario, error, left=()):
         (swallow_an_exit_in_complete, "SystemExit: inside"),
         (swallow_an_error_of_a_block_without_savepoint, "the transaction is lost"),
         (set_rollback, "the transaction is lost"),
-        (close_the_connection, ""),
+        (close_the_connection, "ConnectionLost: "),
     ],
 )
 def test_error_fails_the_attempt_and_undoes_complete(scenario, handler, error):
