@@ -352,6 +352,7 @@ class JobSink(Sink[Outcome]):
             return []
         leases = self._store.leases.check([outcome.job.key for outcome in missing])
         for outcome in missing:
+            outcome.abandoned_reason = leases.lost.get(outcome.job.key, "")
             if id(outcome) in uncertain:
                 outcome.is_written = self._was_committed(outcome, leases.completed)
         return [outcome for outcome in missing if outcome.job.key not in leases.lost]

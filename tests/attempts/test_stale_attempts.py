@@ -6,6 +6,7 @@ from django.db.models import F
 from django_jobchains.exceptions import LeaseLost
 from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.processors import FailJob, RescheduleJob
+from django_jobchains.telemetry.events import AttemptAbandoned
 from tests.records.models import Export
 from tests.support.attempts import committed, on_own_connection
 from tests.support.scenario import JOBS, RECORDS, complete, effect, effects, kinds, outside, prepare, write
@@ -138,6 +139,16 @@ def test_lease_lost_has_the_reason(processors, work, status, reason):
     assert (reasons, effects()) == ([reason], [])
     assert list(Job.objects.values_list("status", flat=True)) == ([status] if status else [])
     assert not FailedAttempt.objects.exists()
+
+
+@kinds(*JOBS, *RECORDS)
+def test_an_attempt_that_deletes_its_own_row_is_abandoned_as_not_found(scenario, events):
+    def deletes(jobs):
+        yield outside(lambda: [model.objects.all().delete() for model in (Job, Export)])
+
+    made = scenario.enqueue(deletes)
+    scenario.run()
+    assert [event.reason for event in events.of(AttemptAbandoned)] == ["not_found"] * len(made)
 
 
 def test_other_jobs_are_completed_beside_a_stale_attempt(processors, work):
