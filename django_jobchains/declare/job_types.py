@@ -329,12 +329,13 @@ class JobType(HasTypes[InputT, OutputT_co]):
             )
         return blockers
 
-    def decode_input(self, text: str) -> Any:
+    def decode_input(self, text: str | None) -> Any:
         """Return a stored input, upgraded if it does not fit the type; raise ``InvalidInput`` if it still does not fit.
 
-        An error in ``upgrade_input`` is also raised as ``InvalidInput``, because a retry with the same code would not
-        help.
+        NULL, which ``update(input=None)`` stores, is read as null. An error in ``upgrade_input`` is also raised as
+        ``InvalidInput``, because a retry with the same code would not help.
         """
+        text = "null" if text is None else text
         if text.startswith(ENCODED_JSON):
             text = decode_json(text, InvalidInput)
         try:

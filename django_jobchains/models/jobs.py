@@ -19,7 +19,7 @@ from django_jobchains.db.keyset import ChainPartQuerySet, InArray, JobTablesQuer
 from django_jobchains.db.times import Times
 from django_jobchains.exceptions import ChainNotFound, InvalidOutput
 from django_jobchains.models.chain_view import NAME
-from django_jobchains.models.payload_fields import PayloadField, PayloadTextField
+from django_jobchains.models.payload_fields import PayloadField, PayloadTextField, ReadOnlyInstance
 from django_jobchains.notifications.waiting import await_chain, wait
 from django_jobchains.payloads.codecs import Unreadable
 from django_jobchains.payloads.types import HasTypes, OutputT_co, name_of, output_codec
@@ -106,7 +106,7 @@ class JobQuerySet(ChainPartQuerySet["Job"]):
         return self.filter(InArray(F("id"), models.Subquery(links.values("job_id"))))
 
 
-class Job(ChainPart, models.Model):
+class Job(ReadOnlyInstance, ChainPart, models.Model):
     """One unit of work. A chain has the id of its first job, and continues with further jobs."""
 
     class OnBlockerFailure(models.TextChoices):
@@ -437,7 +437,7 @@ class OutputField(PayloadField):
         return self.get_attname(), self.name
 
 
-class Chain(ChainPart[OutputT_co], models.Model):
+class Chain(ReadOnlyInstance, ChainPart[OutputT_co], models.Model):
     """A job and its continuations. It has the input of the first job, and the status and output of the last job.
 
     An instance is a snapshot. The chain that ``enqueue`` returns reads further fields on first access, and
@@ -484,12 +484,6 @@ class Chain(ChainPart[OutputT_co], models.Model):
 
     def __str__(self) -> str:
         return f"{self.type_name} {self.id}"
-
-    def save(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise TypeError("A chain cannot be saved directly. Use the functions of django_jobchains.chains.")
-
-    def delete(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise TypeError("A chain cannot be deleted directly. Use django_jobchains.chains.delete(chain.id).")
 
     @classmethod
     def partly_known(cls, using: str) -> Self:

@@ -5,7 +5,7 @@ in a text column.
 """
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from django.core.exceptions import FieldError
 from django.db import models
@@ -13,6 +13,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Case, F, Func, IntegerField, Value, When
 from django.db.models.functions import Cast, Left
 from django.db.models.lookups import Exact, LessThanOrEqual
+from django.db.models.signals import pre_save
+from django.dispatch import receiver
 
 from django_jobchains.payloads.codecs import (
     ENCODED,
@@ -82,6 +84,41 @@ class PayloadTextField(_UnsearchableField, models.TextField):  # type: ignore[ty
     def get_db_prep_save(self, value: Any, connection: BaseDatabaseWrapper) -> Any:
         value = value.stored if isinstance(value, UnreadableText) else value and encode_text(value)
         return super().get_db_prep_save(value, connection)
+
+
+class ReadOnlyInstance:
+    """A job or a chain. Writing it as an instance would damage the row.
+
+    In an instance, None is both a JSON null, which is an output, and NULL, which means that the chain continues. An
+    instance that was read before a claim would also reset the lease.
+    """
+
+    _meta: Any
+
+    def save(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise TypeError(
+            f"A {self._meta.model_name} cannot be saved directly. Use the functions of django_jobchains.chains, or "
+            "Job.objects.filter(…).update(…) if there is none for the change."
+        )
+
+    def delete(self, *args: Any, **kwargs: Any) -> NoReturn:
+        name = self._meta.model_name
+        raise TypeError(
+            f"A {name} cannot be deleted directly. Use django_jobchains.chains.delete({name}), which deletes the whole "
+            "chain."
+        )
+
+    save.alters_data = delete.alters_data = True  # type: ignore[attr-defined]
+
+
+@receiver(pre_save, sender="django_jobchains.Job")
+def refuse_fixture(raw: bool, **kwargs: Any) -> None:
+    """Refuse jobs that Django loads from a fixture, for which it does not call ``save``."""
+    if raw:
+        raise TypeError(
+            "Jobs cannot be loaded from a fixture. Run dumpdata with '-e django_jobchains' to create one without them. "
+            "To back up or copy jobs, use the tools of the database, such as pg_dump: see docs/operate/backups.md."
+        )
 
 
 def text_start(name: str, length: int) -> Case:

@@ -47,6 +47,7 @@ UNREADABLE = [
     [
         *UNREADABLE,
         ("null", "Not a Charge"),
+        (None, "Not a Charge"),
         ("{}", "order_id"),
         ('{"order_id": "one"}', "unable to parse string as an integer"),
     ],

@@ -3,11 +3,20 @@
 from uuid import uuid4
 
 import pytest
+from django.core.management import call_command
 
 from django_jobchains import chains
 from django_jobchains.models import Chain, Job, JobProgress
 from tests.support.attempts import committed, on_own_connection
-from tests.support.chain_shapes import completed, completed_in_three_steps, continued, pack, pending, statements
+from tests.support.chain_shapes import (
+    completed,
+    completed_in_three_steps,
+    completed_without_output,
+    continued,
+    pack,
+    pending,
+    statements,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -84,15 +93,30 @@ def test_the_current_jobs_of_many_chains_can_be_read_together():
         assert indexes(queryset) == [0, 1]
 
 
-def test_a_chain_can_be_neither_saved_nor_deleted():
-    chain = pending()
-    with pytest.raises(TypeError, match="functions of django_jobchains"):
-        chain.save()
-    with pytest.raises(TypeError, match=r"chains\.delete"):
-        chain.delete()
+@pytest.mark.parametrize("name", ["chain", "job"])
+def test_chains_and_jobs_can_be_neither_saved_nor_deleted(name):
+    """Saving a completed job without an output hid its chain, and saving a job undid a claim since it was read."""
+    chain = completed_without_output()
+    part = {"chain": chain, "job": chain.current_job}[name]
+    with pytest.raises(TypeError, match=f"A {name} cannot be saved .* functions of django_jobchains"):
+        part.save()
+    with pytest.raises(TypeError, match=rf"A {name} cannot be deleted .*\.chains\.delete\({name}\)"):
+        part.delete()
     with pytest.raises(TypeError):
-        Chain.objects.create(id=uuid4(), type_name="shop.pack")
+        type(part).objects.create(id=uuid4(), type_name="shop.pack")
+    assert chain.refresh().status == "completed"
     assert Job.objects.count() == 1
+
+
+@pytest.mark.parametrize("dumped", ["django_jobchains", "django_jobchains.job"])
+def test_jobs_cannot_be_loaded_from_a_fixture(dumped, tmp_path):
+    """A null output was stored as NULL, which hid the chain."""
+    chain = completed_without_output()
+    path = str(tmp_path / "fixture.json")
+    call_command("dumpdata", dumped, output=path)
+    with pytest.raises(TypeError, match=r"-e django_jobchains.* pg_dump"):
+        call_command("loaddata", path)
+    assert chain.refresh().status == "completed"
 
 
 def test_chains_are_equal_if_their_ids_are():
