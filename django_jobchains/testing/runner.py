@@ -17,7 +17,7 @@ from django_jobchains.attempts.batch_attempt import BatchAttempt
 from django_jobchains.attempts.job_attempt import Environment, JobAttempt
 from django_jobchains.attempts.outcome import Outcome, OutcomeKind
 from django_jobchains.db.async_twins import has_async_twin
-from django_jobchains.db.connections import is_broken
+from django_jobchains.db.connections import is_broken, opened_connections
 from django_jobchains.declare.job_types import JobType
 from django_jobchains.declare.limits import limited_types
 from django_jobchains.declare.policies import resolve
@@ -91,11 +91,11 @@ def run_due_jobs(
             record = record_runner.next()
             if record is None:
                 break
-            ended = _in_savepoint(store, partial(record_runner.handle, record))
+            ended = _in_savepoints(partial(record_runner.handle, record))
             outcomes.append(record_runner.conclude(record, ended, raise_errors=raise_errors))
             continue
         stored = Job.objects.using(store.using).in_bulk([job.id for job in jobs])
-        job_outcomes = _in_savepoint(store, _attempt(jobs, context))
+        job_outcomes = _in_savepoints(_attempt(jobs, context))
         while entries := log_buffer.take():
             store.logs.write(entries)
         for outcome in job_outcomes:
@@ -168,19 +168,17 @@ def _claim(context: WorkerContext, rotation: Rotation, limit: int | None) -> lis
     return jobs if jobs or not expired else _claim(context, rotation, limit)
 
 
-def _in_savepoint(store: Store, run: Callable[[], ResultT]) -> ResultT:
-    connection = store.connection
-    if not connection.in_atomic_block:
-        return run()
-    # Not an atomic block, because the handler may open durable ones, as in a worker. The savepoint keeps the
-    # transaction of the test usable after a database error of the handler.
-    savepoint = str(connection.savepoint())
+def _in_savepoints(run: Callable[[], ResultT]) -> ResultT:
+    # Not atomic blocks, because the handler may open durable ones, as in a worker. The savepoints keep the
+    # transactions of the test usable after a database error of the handler.
+    savepoints = [(each, str(each.savepoint())) for each in opened_connections() if each.in_atomic_block]
     outcomes = run()
-    if is_broken(connection):
-        connection.needs_rollback = False
-        connection.savepoint_rollback(savepoint)
-    else:
-        connection.savepoint_commit(savepoint)
+    for connection, savepoint in savepoints:
+        if is_broken(connection):
+            connection.needs_rollback = False
+            connection.savepoint_rollback(savepoint)
+        else:
+            connection.savepoint_commit(savepoint)
     return outcomes
 
 

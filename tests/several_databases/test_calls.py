@@ -6,6 +6,7 @@ from io import StringIO
 import pytest
 from django.apps import apps
 from django.core.management import call_command
+from django.db import transaction
 
 from django_jobchains import chains, limits, queues, testing
 from django_jobchains.db.ids import new_id
@@ -13,6 +14,7 @@ from django_jobchains.declare import registry as registries
 from django_jobchains.models import TaskName
 from django_jobchains.monitoring import overview
 from django_jobchains.processors import FailJob, JobType, Processors, get_registry
+from tests.shop.models import Effect
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 
@@ -136,3 +138,16 @@ def test_each_database_has_its_own_test_clock(ids, other):
         clock.advance(timedelta(hours=2))
         assert [outcome.job.type_name for outcome in testing.run_due_jobs(using=other)] == [READY, LATER]
         assert [outcome.job.type_name for outcome in testing.run_due_jobs()] == [READY]
+
+
+def test_run_due_jobs_keeps_every_transaction_of_the_test_usable(other, processors):
+    @processors.register(READY)
+    def twice(job):
+        Effect.objects.create(id=1, job_id=job.id, label="a")
+        Effect.objects.create(id=1, job_id=job.id, label="a")
+
+    with transaction.atomic(), transaction.atomic(using=other):
+        twice.enqueue(using=other)
+        [outcome] = testing.run_due_jobs(limit=1, using=other)
+        assert outcome.error.startswith("IntegrityError")
+        assert not Effect.objects.exists()
