@@ -16,6 +16,7 @@ from uuid import UUID
 
 from django_jobchains.statuses import FINAL
 from django_jobchains.store.deduplication import Deduplicate
+from django_jobchains.store.errors import is_database_away
 
 #: How an attempt failed, as ``FailedAttempt.Kind``: by an error, because it took too long, or because the process that
 #: ran it died.
@@ -110,13 +111,17 @@ class Effects:
 
     @contextmanager
     def undone_on_error(self) -> Iterator[None]:
-        """Forget what the block has added if it raises, because its transaction is rolled back."""
+        """Forget what the block has added if it raises, because its transaction is rolled back.
+
+        If the database failed, the transaction may have been committed, so nothing is forgotten.
+        """
         before = {name: copy(value) for name in _PARTS_OF_EFFECTS if (value := getattr(self, name))}
         try:
             yield
-        except BaseException:
-            for name in _PARTS_OF_EFFECTS:
-                setattr(self, name, before[name] if name in before else type(getattr(self, name))())
+        except BaseException as error:
+            if not is_database_away(error):
+                for name in _PARTS_OF_EFFECTS:
+                    setattr(self, name, before[name] if name in before else type(getattr(self, name))())
             raise
 
     def add(self, other: "Effects") -> None:
