@@ -20,8 +20,8 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 #: Lines of code of each entry at the root of the package. An entry may exceed its budget by a twentieth. A change that
 #: makes one smaller lowers its budget.
 BUDGETS = {
-    "worker": 5801,
-    "store": 5649,
+    "worker": 5807,
+    "store": 5677,
     "admin": 4580,
     "cli": 2074,
     "telemetry": 1804,
@@ -30,12 +30,12 @@ BUDGETS = {
     "notifications": 1790,
     "declare": 1807,
     "testing": 1019,
-    "records": 946,
+    "records": 960,
     "chains": 670,
     "models": 908,
     "handlers": 560,
     "monitoring": 830,
-    "db": 663,
+    "db": 672,
     "text": 529,
     "migrations": 655,
     "payloads": 594,
@@ -60,8 +60,8 @@ BUDGETS = {
     "tasks_backend": 685,
     "schedules": 378,
 }
-MAX_CODE = 38_652
-MAX_LINES = 54_609
+MAX_CODE = 38_761
+MAX_LINES = 54_773
 MAX_FILES = 260
 MAX_LINES_OF_A_FILE = 700
 #: The number of private functions of up to three lines that are called in one place.
