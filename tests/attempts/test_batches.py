@@ -280,7 +280,8 @@ def test_error_undoes_the_outcomes_of_the_whole_batch(run, where):
             if first and where == "inside":
                 raise ValueError(where)
             if first and where == "database":
-                Job.objects.create(id=jobs[0].id, chain_id=jobs[0].id, chain_index=0, run_at=jobs[0].run_at)
+                copy = Job(id=jobs[0].id, chain_id=jobs[0].id, chain_index=0, run_at=jobs[0].run_at)
+                Job.objects.bulk_create([copy])
         if first and where == "after":
             raise ValueError(where)
 

@@ -294,7 +294,7 @@ with transaction.atomic():
     Job.objects.bulk_create([*nightly, scheduled, *(step for chain in chains for step in chain)])
     failures = [chain[0] for chain in chains if chain[0].status == "failed"]
     reaction = after_failure(failures[-1])
-    reaction.save(force_insert=True)
+    Job.objects.bulk_create([reaction])
     FailedAttempt.objects.bulk_create(attempt for of in failures for attempt in attempts_of(of))
     for note in notes_of(part):
         note.save(force_insert=True)
