@@ -359,13 +359,13 @@ def test_on_failure_does_not_fire(store, end_late):
 
 
 @ends
-def test_the_key_is_free_again(store, end_late):
+def test_the_key_is_free_before_and_after_the_end(store, end_late):
     key = {"deduplicate": Deduplicate("order-1"), "deduplication_key": "order-1"}
     [job_id] = late(store, **key)
-    assert create(store, **key) == [job_id]
-    end_late(store, Effects())
-    [other] = create(store, **key)
+    [other] = create(store, run_at=FAR, **key)
     assert other != job_id
+    end_late(store, Effects())
+    assert create(store, **key) == [other]
 
 
 @ends
