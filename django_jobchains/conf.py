@@ -274,8 +274,9 @@ def current_database() -> str:
 
 
 class Scope(AbstractContextManager[None]):
-    """A block that can also be used as a decorator, of async functions too: what ``contextmanager`` returns would leave
-    its block before such a function runs.
+    """A context manager that can also decorate functions, including async ones.
+
+    With ``contextlib.contextmanager`` alone, the block of a decorated async function would end before it runs.
     """
 
     def __init__(self, block: Callable[[], AbstractContextManager[None]]) -> None:

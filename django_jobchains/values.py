@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 #: A thousand years: databases and calendars have no dates beyond it.
 MAX_SECONDS = 1000 * 365 * 86400.0
 
-#: A hundred years. A longer timeout is no limit.
+#: A hundred years. Longer timeouts are treated as no limit.
 MAX_WAIT_SECONDS = MAX_SECONDS / 10
 
 #: A duration as arguments take it: seconds, a timedelta, or a text with units, such as "5m" or "1h30m".

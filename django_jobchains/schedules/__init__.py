@@ -164,7 +164,7 @@ def update(
         given: Any = {**_options(before), **options}
         find, is_same_type = get_registry().job_type, getattr(job_type, "name", job_type) in (None, before.type_name)
         keeps_input = is_same_type and "input" not in options
-        if keeps_input:  # It may be older than the type.
+        if keeps_input:  # It may have the form of an earlier version of the type.
             with suppress(JobTypeNotFound, InvalidInput):  # They are raised below, as InvalidSchedule.
                 given["input"] = find(before.type_name).decode_input(before.input)
         row = checked_schedule(name, before.type_name if job_type is None else job_type, given, find)

@@ -193,9 +193,9 @@ class FiringCache:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._ticks: dict[Any, tuple[list[datetime], datetime | None]] = {}
-        #: Arguments of ``Item`` by type, queue and priority, and those that depend on the input by type and by the
-        #: input as it is stored.
+        #: Arguments of ``Item`` by type, queue and priority.
         self._jobs: dict[Any, dict[str, Any]] = {}
+        #: The arguments that depend on the input, by type and stored input.
         self._inputs: dict[tuple[str, str], dict[str, Any]] = {}
 
     def ticks(self, row: ScheduleRow, limit: int) -> tuple[list[datetime], datetime | None]:

@@ -144,7 +144,7 @@ class Keys(Part):
         """SQL of the chain whose last job is not final, for the scopes except 'any': the jobs before it are completed.
         If there is none, the newest chain with the key, for the scopes except 'incomplete'.
 
-        A job that has expired is final, although it is cancelled later.
+        A job that has expired counts as final, although it is only cancelled later.
         """
         job, since = self.tables.job, self.db.after(self.db.now, "-d.seconds")
         return f"""

@@ -77,7 +77,7 @@ class FailureChains(Part):
         keys: tuple[str | None, ...] = (None, None, None)
         try:
             keys = target.keys(encoded) if target.keys else keys
-        except Exception as error:  # A key function may raise any error. Then a worker sets the keys later.
+        except Exception as error:  # The project's code may raise any error. A worker sets the keys later.
             log_error(logger, error, "The keys of the limits of %s for job %s failed: %s", target.name, job_id)
         return (new_id().hex, *target[:3], job_id.hex, encoded, context, *keys)
 

@@ -157,12 +157,12 @@ class TaskSlice(Processors):
 def moved(task: AnyTask, alias: str) -> AnyTask:
     """Return a task as it is declared, for another backend.
 
-    Not ``using``: that backend need not accept the queue of the declaration. A call may use another queue, or a stored
-    job may be from a time when the backend accepted it.
+    ``task.using`` would validate the task again, and refuse it if the other backend does not accept the queue of the
+    declaration. But a call may name another queue, and a stored job may be older than the setting.
     """
-    moved = copy(task)
-    object.__setattr__(moved, "backend", alias)
-    return moved
+    copied = copy(task)
+    object.__setattr__(copied, "backend", alias)
+    return copied
 
 
 def own_options(task: AnyTask) -> dict[str, Any]:

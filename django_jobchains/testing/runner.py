@@ -73,7 +73,8 @@ def run_due_jobs(
     has advanced. Expired jobs are cancelled without an attempt.
     """
     store = get_store(using)
-    get_registry().add_tasks(store.task_names.read)  # Of earlier processes, or from before a change of the settings.
+    # Other processes may have enqueued them, or this one before the settings changed.
+    get_registry().add_tasks(store.task_names.read)
     with announced(store) as effects:
         while store.chains.expire(ATTEMPTS_LIMIT, effects):
             pass

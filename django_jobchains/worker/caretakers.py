@@ -286,7 +286,7 @@ class Unblocker(PeriodicTask):
             job_type, limits = limited[name]
             try:
                 rows.append((job_id, *limits.keys_or_shared(name, job_type.decode_input, stored)))
-            except Exception as error:  # A key function may raise any error. The job waits.
+            except Exception as error:  # The project's code may raise any error. The job waits.
                 log_error(logger, error, "The keys of the limits of job %s failed: %s", job_id)
         if rows:
             with announced(self._store) as effects:

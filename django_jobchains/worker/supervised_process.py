@@ -36,7 +36,7 @@ REPORT_SECONDS = 1.0
 #: How often the report includes the metrics.
 METRICS_SECONDS = 5.0
 #: How much longer than its shutdown timeout a worker may take to end: about three seconds if its database does not
-#: respond, and up to three for its last report and spans.
+#: respond, and up to three more for its last report and spans.
 EXIT_GRACE_SECONDS = 6.0
 
 

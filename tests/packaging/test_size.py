@@ -61,7 +61,7 @@ BUDGETS = {
     "schedules": 378,
 }
 MAX_CODE = 38_761
-MAX_LINES = 54_773
+MAX_LINES = 54_775
 MAX_FILES = 260
 MAX_LINES_OF_A_FILE = 700
 #: The number of private functions of up to three lines that are called in one place.

@@ -31,9 +31,9 @@ from django_jobchains.store.postgresql.wire import Direct, can_begin
 
 #: How long the plan of a prepared statement is used.
 PLAN_SECONDS = 30
-#: After a statement that took this long, older plans are not used again. This happens at most once in these seconds,
-#: because preparing takes long too where the network is slow.
+#: After a statement that took this long, older plans are not used again.
 SLOW_SECONDS = 0.1
+#: This happens at most once in this time, because it also takes long to prepare statements if the network is slow.
 SLOW_INTERVAL_SECONDS = 3
 #: How long a request to cancel a statement may take.
 CANCEL_SECONDS = 0.5

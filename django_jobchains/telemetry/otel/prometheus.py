@@ -28,7 +28,7 @@ def family_name(metric: MetricName) -> str:
 
 
 #: Gauges of these names are added up. For other gauges the highest value is used, because all processes of a
-#: database report the same.
+#: database report the same value.
 ADDED_GAUGES = tuple(family_name(metric) for metric in names.METRICS if metric.kind == "updowncounter")
 
 #: A family's name, a sample's name, and its labels.
