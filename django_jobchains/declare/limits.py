@@ -14,7 +14,7 @@ from django_jobchains.declare.policies import check_function
 from django_jobchains.exceptions import InvalidInput, RegistryError
 from django_jobchains.store.deduplication import KEY_LENGTH
 from django_jobchains.store.deduplication import TENANT_SEPARATOR as SEPARATOR
-from django_jobchains.store.limits import LimitedTypes
+from django_jobchains.store.limits import KEY_BYTES, LimitedTypes
 from django_jobchains.store.queues import Override
 from django_jobchains.store.rates import StartRate
 from django_jobchains.text.errors import describe
@@ -128,7 +128,7 @@ class LimitKeys(NamedTuple):
     starts are counted.
     """
 
-    turn: str
+    turn: int
     concurrency: str | None
     rate: str | None
 
@@ -165,9 +165,9 @@ class TypeLimits:
         concurrency = _counted_by(self.concurrency, type_name, input)
         rate = _counted_by(self.rate, type_name, input)
         fair = "" if self.fair is None else _value(f"fair= of {type_name!r}", self.fair, input)
-        # A hash has the same length for all keys, and lets a worker begin anywhere among them.
-        turn = blake2b(f"{concurrency}\0{rate}\0{fair}".encode(), digest_size=8).hexdigest()
-        return LimitKeys(turn, concurrency, rate)
+        # The hash is a small number in the index, and lets a worker begin anywhere among the keys.
+        turn = blake2b(f"{concurrency}\0{rate}\0{fair}".encode(), digest_size=KEY_BYTES).digest()
+        return LimitKeys(int.from_bytes(turn), concurrency, rate)
 
     def keys_or_shared(self, type_name: str, decode: Callable[[str], Any], stored: str) -> LimitKeys:
         """Return the keys of a job whose input was stored without them. Inputs without a valid key share one."""
@@ -177,7 +177,7 @@ class TypeLimits:
             concurrency = self.concurrency and replace(self.concurrency, key=None)
             return TypeLimits(concurrency, self.rate and replace(self.rate, key=None), None).keys(type_name, None)
 
-    def turn_of(self, type_name: str, value: str) -> str | None:
+    def turn_of(self, type_name: str, value: str) -> int | None:
         """Return the turn of the jobs whose rate has this value as its key. None: it depends on other keys too."""
         if self.rate is None or set(self.declared_keys) != {self.rate.key}:
             return None

@@ -117,7 +117,7 @@ class Migration(migrations.Migration):
                 ("scheduled_for", models.DateTimeField(null=True, verbose_name="scheduled for")),
                 ("failed_job_id", models.UUIDField(editable=False, null=True, verbose_name="failed job")),
                 ("expires_at", models.DateTimeField(null=True, verbose_name="expires at")),
-                ("limit_key", models.CharField(editable=False, max_length=16, null=True)),
+                ("limit_key", models.BigIntegerField(editable=False, null=True)),
                 ("concurrency_key", models.TextField(null=True, verbose_name="concurrency key")),
                 ("rate_key", models.TextField(null=True, verbose_name="rate key")),
             ],

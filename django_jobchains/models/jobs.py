@@ -165,7 +165,7 @@ class Job(ReadOnlyInstance, ChainPart, models.Model):
     #: expires.
     expires_at = models.DateTimeField(_("expires at"), null=True)
     #: A hash of the keys of the limits of its type, which take turns. NULL if the type has no limits.
-    limit_key = models.CharField(max_length=16, null=True, editable=False)  # noqa: DJ001
+    limit_key = models.BigIntegerField(null=True, editable=False)
     #: The name of the type or group, and the key, by which the job is counted while it runs. NULL if it is not counted.
     concurrency_key = models.TextField(_("concurrency key"), null=True)  # noqa: DJ001
     #: The name and the key by which its starts are counted. NULL if they are not counted.

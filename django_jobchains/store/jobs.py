@@ -32,7 +32,7 @@ _SHARED_COLUMNS = (
     "key_seconds float, schedule_name text, scheduled_for timestamptz"
 )
 #: Shared columns that only statements about jobs that expire, or whose types are limited, have.
-_LIMIT_COLUMNS = "expires_at timestamptz, expires_seconds float, limit_key text, concurrency_key text, rate_key text"
+_LIMIT_COLUMNS = "expires_at timestamptz, expires_seconds float, limit_key bigint, concurrency_key text, rate_key text"
 _COLUMNS = f"{_OWN_COLUMNS}, {_SHARED_COLUMNS}".replace("input jsonb", "input text")
 _NAMES = [column.split()[0] for column in _COLUMNS.split(", ")]
 _SHARED_NAMES = [column.split()[0] for column in _SHARED_COLUMNS.split(", ")]
@@ -43,7 +43,7 @@ _TIMES = ("run_at", "scheduled_for", "expires_at")
 #: Values of existing jobs to replace. Without an input, the input, the context and the keys of limits are kept.
 _REPLACED = (
     "job_id uuid, input text, context text, is_moved boolean, run_at timestamptz, delay_seconds float, "
-    "expires_at timestamptz, expires_seconds float, limit_key text, concurrency_key text, rate_key text"
+    "expires_at timestamptz, expires_seconds float, limit_key bigint, concurrency_key text, rate_key text"
 )
 #: Columns that keep their default, 0 or NULL, in most jobs.
 _RARE = (

@@ -25,13 +25,18 @@ from django_jobchains.store.rows import ClaimedJob, ExpiredJob
 MAX_GROUPS = 64
 #: How many times its even share of the claimed jobs one group may take, if other groups have fewer jobs.
 MAX_SHARES = 2
+#: The most jobs of one group.
+MAX_SHARE = 1_000
+#: Limit keys are numbers of this many bytes, between these two.
+KEY_BYTES = 7
+BEFORE_ALL_KEYS, AFTER_ALL_KEYS = -1, 2 ** (8 * KEY_BYTES)
 #: The columns of the keys of jobs.
-_KEYS = "job_id uuid, limit_key text, concurrency_key text, rate_key text"
+_KEYS = "job_id uuid, limit_key bigint, concurrency_key text, rate_key text"
 #: The columns of the served types.
 TYPES = "type_name text, slot_limit int, shared_key text, microseconds bigint, burst int"
 _HAS_KEYS = "type_name text, is_counted int, has_rate int"
 _WANTED = (
-    "position int, queue text, type_name text, limit_key text, rank int, run_at timestamptz, concurrency_key text, "
+    "position int, queue text, type_name text, limit_key bigint, rank int, run_at timestamptz, concurrency_key text, "
     "slot_limit int, rate_key text, microseconds bigint, burst int, lease_seconds float"
 )
 
@@ -46,9 +51,9 @@ class Rotation:
 
     next_start_at: float | None = None
 
-    def __init__(self, start: str | None = None) -> None:
-        self.start = secrets.token_hex(8) if start is None else start
-        self.served: dict[tuple[str, str], str] = {}
+    def __init__(self, start: int | None = None) -> None:
+        self.start = secrets.randbelow(AFTER_ALL_KEYS) if start is None else start
+        self.served: dict[tuple[str, str], int] = {}
         #: How many claims in a row met the lock of another, so that there may be free places.
         self.met_locks = 0
 
@@ -58,7 +63,7 @@ class Group(NamedTuple):
 
     queue: str
     type_name: str
-    limit_key: str
+    limit_key: int
     #: The negated priority.
     rank: int
     run_at: str
@@ -162,7 +167,7 @@ class Limits(Part, ABC):
             )
             for position, group in enumerate(groups)
         ]
-        share = min(limit, max(1, MAX_SHARES * limit // len(groups)))
+        share = min(limit, MAX_SHARE, max(1, MAX_SHARES * limit // len(groups)))
         rows = self.db.fetch(self._claim_jobs, [rows_json(_WANTED, wanted), share, limit, worker])
         claimed_at = time.monotonic()
         # Jobs that have expired have no time, because they are not started.
@@ -181,7 +186,7 @@ class Limits(Part, ABC):
         excluded: Collection[str] = (),
     ) -> float | None:
         """Return the seconds until the next job may start, if no place becomes free: 0 or less if one may now."""
-        ((seconds,),) = self.db.fetch(self._next_due, self._served(types, Rotation(""), queues, excluded))
+        ((seconds,),) = self.db.fetch(self._next_due, self._served(types, Rotation(BEFORE_ALL_KEYS), queues, excluded))
         return None if seconds is None else float(seconds)
 
     @retried
@@ -196,7 +201,7 @@ class Limits(Part, ABC):
         return [(self.db.id(id_), type_name, stored) for id_, type_name, stored in found]
 
     @retried
-    def set_keys(self, rows: Sequence[tuple[UUID, str, str | None, str | None]]) -> list[str]:
+    def set_keys(self, rows: Sequence[tuple[UUID, int, str | None, str | None]]) -> list[str]:
         """Set the keys of waiting jobs; return the types of the jobs that were not locked."""
         ids = [job_id.hex for job_id, *_ in rows]
         params = rows_json(_KEYS, [(id_, *row[1:]) for id_, row in zip(ids, rows, strict=True)])

@@ -19,8 +19,8 @@ from django_jobchains.text.errors import describe, log_error
 logger = getLogger("django_jobchains")
 
 _COLUMNS = (
-    "id uuid, type_name text, queue text, priority int, failed_job_id uuid, input text, context text, limit_key text, "
-    "concurrency_key text, rate_key text"
+    "id uuid, type_name text, queue text, priority int, failed_job_id uuid, input text, context text, "
+    "limit_key bigint, concurrency_key text, rate_key text"
 )
 
 
@@ -50,7 +50,7 @@ class FailureType(NamedTuple):
     name: str
     queue: str
     priority: int
-    keys: Callable[[str], tuple[str, str | None, str | None]] | None = None
+    keys: Callable[[str], tuple[int, str | None, str | None]] | None = None
 
 
 class FailureChains(Part):
@@ -74,7 +74,7 @@ class FailureChains(Part):
         job_id = self.db.id(id_)
         failed = FailedJob(self.db.id(chain_id), job_id, type_name, attempt, error or "", stored)
         target, encoded = wanted[job_id], _encoded(failed)
-        keys: tuple[str | None, ...] = (None, None, None)
+        keys: tuple[int | None, str | None, str | None] = (None, None, None)
         try:
             keys = target.keys(encoded) if target.keys else keys
         except Exception as error:  # The project's code may raise any error. A worker sets the keys later.

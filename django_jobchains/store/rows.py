@@ -68,7 +68,7 @@ class NewJob:
     is_task: bool = False
     #: For jobs of limited types: the key whose values take turns, and the keys by which they and their starts are
     #: counted.
-    limit_key: str | None = None
+    limit_key: int | None = None
     concurrency_key: str | None = None
     rate_key: str | None = None
 

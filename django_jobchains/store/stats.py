@@ -35,7 +35,7 @@ _TALLY = (
     "seconds float, longest_seconds float"
 )
 _KEYS = "concurrency_key text"
-_TURNS = "queue text, type_name text, limit_key text, key text"
+_TURNS = "queue text, type_name text, limit_key bigint, key text"
 #: The rows that count an attempt: the row of its minute, and the rows of its type and its queue in that hour. So an
 #: hour has one row for each type and one for each queue, and not one for each pair of them.
 _SPANS = " UNION ALL ".join(
@@ -189,7 +189,7 @@ class Stats(Part):
 
     @retried
     def waiting_with(
-        self, concurrency_keys: Sequence[str], turns: Sequence[tuple[str, str, str, str]], count_to: int
+        self, concurrency_keys: Sequence[str], turns: Sequence[tuple[str, str, int, str]], count_to: int
     ) -> dict[str, int]:
         """Count the due jobs that wait for limits, for each concurrency key and for each key of ``turns``.
 

@@ -29,7 +29,7 @@ from django_jobchains.notifications.wakeups import announced
 from django_jobchains.payloads.strict_json import decode
 from django_jobchains.schedules.firing import DeclaredSchedules, fire
 from django_jobchains.store import Store, get_store
-from django_jobchains.store.limits import Rotation
+from django_jobchains.store.limits import BEFORE_ALL_KEYS, Rotation
 from django_jobchains.store.rows import ClaimedJob, ExpiredJob
 from django_jobchains.testing.records import RecordOutcome, RecordRunner, ThisThread
 from django_jobchains.values import Duration, DurationLike
@@ -83,7 +83,7 @@ def run_due_jobs(
     outcome_writer, log_buffer = EndWriter(context, JobSink(context)), context.log_buffer
     outcomes: list[JobOutcome | RecordOutcome] = []
     record_runner = RecordRunner(context)
-    rotation = Rotation("")
+    rotation = Rotation(BEFORE_ALL_KEYS)
     while limit is None or len(outcomes) < limit:
         if len(outcomes) >= ATTEMPTS_LIMIT:
             raise AssertionError(f"Jobs are still due after {ATTEMPTS_LIMIT} attempts: pass a limit.")

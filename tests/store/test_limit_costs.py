@@ -8,11 +8,11 @@ from django.db import connection, transaction
 
 from django_jobchains.models import Job
 from django_jobchains.store import get_store
-from django_jobchains.store.limits import LimitedTypes, Rotation
+from django_jobchains.store.limits import BEFORE_ALL_KEYS, LimitedTypes, Rotation
 from django_jobchains.store.rates import StartRate
-from tests.store.backlog import add, analyze
+from tests.store.backlog import add, analyze, pretend_rows
 from tests.support.jobs import LEASE_SECONDS, MAIL, SHIP, create, database_now
-from tests.support.plans import cost_of, plan_of, use_plans
+from tests.support.plans import COMPILED_ABOVE, cost_of, estimated_cost_of, plan_of, use_plans
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -33,24 +33,24 @@ def fill(jobs_of_a_key, *, is_saturated=True, is_rated=False):
     with connection.cursor() as cursor:
         add(cursor, KEYS * jobs_of_a_key, SHIP, "pending", 0, "-1 hour")
         add(cursor, KEYS * LIMIT * (is_saturated and not is_rated), SHIP, "running", 0, "-1 hour")
-        key = f"'k' || (CAST(substr(deduplication_key, 5) AS integer) % {KEYS})"
+        key = f"(CAST(substr(deduplication_key, 5) AS integer) % {KEYS})"
         counted_by = "rate_key" if is_rated else "concurrency_key"
         cursor.execute(f"UPDATE {table} SET limit_key = {key}, {counted_by} = 'shop.ship ' || {key}")
         if is_saturated and is_rated:
             get_store().rates.charge(
                 [
-                    (f"shop.ship k{number}", rate)
+                    (f"shop.ship {number}", rate)
                     for number in range(KEYS)
                     if number != 777
                     for rate in [RATED.rates[SHIP]] * LIMIT
                 ],
                 database_now(),
             )
-        cursor.execute(f"DELETE FROM {table} WHERE status = 'running' AND limit_key = 'k777'")
+        cursor.execute(f"DELETE FROM {table} WHERE status = 'running' AND limit_key = 777")
         analyze(cursor)
 
 
-def costs(run):
+def costs(run, cost_of=cost_of):
     """Return the cost of a call with each kind of plan."""
     found = []
     for mode in ("auto", "force_generic_plan") if connection.vendor == "postgresql" else ("auto",):
@@ -63,7 +63,7 @@ def costs(run):
 
 
 def claim(store, limit=10, types=TYPES):
-    return store.limits.claim("worker", limit, types, Rotation("k3"))
+    return store.limits.claim("worker", limit, types, Rotation(300))
 
 
 rated = pytest.mark.parametrize("is_rated", [False, True], ids=["concurrency", "rate"])
@@ -85,7 +85,18 @@ def test_a_claim_among_saturated_keys_does_not_depend_on_their_backlogs(is_rated
 def _assert_claims(store, types):
     jobs = claim(store, types=types)
     assert len(jobs) == LIMIT
-    assert set(Job.objects.filter(pk__in=[job.id for job in jobs]).values_list("limit_key", flat=True)) == {"k777"}
+    assert set(Job.objects.filter(pk__in=[job.id for job in jobs]).values_list("limit_key", flat=True)) == {777}
+
+
+@rated
+@pytest.mark.postgresql
+def test_claims_of_limited_types_are_not_compiled_for_ten_million_jobs(is_rated):
+    types = RATED if is_rated else TYPES
+    fill(20, is_saturated=False, is_rated=is_rated)
+    with connection.cursor() as cursor:
+        pretend_rows(cursor, 10_000_000)
+    for run in (lambda store: claim(store, 100, types), lambda store: store.limits.next_due(types)):
+        assert max(costs(run, estimated_cost_of)) < COMPILED_ABOVE
 
 
 @rated
@@ -115,8 +126,8 @@ def test_limited_jobs_of_other_types_cost_nothing():
     served = LimitedTypes({MAIL: LEASE_SECONDS}, {MAIL: LIMIT})
 
     def run(store):
-        create(store, 1, MAIL, limit_key="a", concurrency_key="shop.mail a")
-        assert len(store.limits.claim("worker", 1, served, Rotation(""))) == 1
+        create(store, 1, MAIL, limit_key=ord("a"), concurrency_key="shop.mail a")
+        assert len(store.limits.claim("worker", 1, served, Rotation(BEFORE_ALL_KEYS))) == 1
 
     alone = max(costs(run))
     fill(20, is_saturated=False)

@@ -12,6 +12,8 @@ Plan = dict[str, Any]
 
 #: How many rows may be read for each wanted row, in addition to some for each group.
 ROWS_FOR_GROUPS = 200
+#: PostgreSQL's default for ``jit_above_cost``.
+COMPILED_ABOVE = 100_000
 
 
 def use_plans(mode):
@@ -101,3 +103,10 @@ def cost_of(call):
     finally:
         connection.connection.set_progress_handler(None, 0)
     return len(steps)
+
+
+def estimated_cost_of(call):
+    """Return the highest cost that PostgreSQL expects of a call's statements. If it is high, it compiles them."""
+    with plans() as found:
+        call()
+    return max(plan["Total Cost"] for plan in found)

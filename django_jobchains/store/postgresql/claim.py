@@ -7,10 +7,10 @@ from typing import Any
 from django_jobchains.store.database import statement
 from django_jobchains.store.errors import retried_at_read_committed
 from django_jobchains.store.jobs import Jobs
-from django_jobchains.store.limits import TYPES, Limits
+from django_jobchains.store.limits import AFTER_ALL_KEYS, BEFORE_ALL_KEYS, MAX_SHARE, TYPES, Limits
 
-#: Below every negated priority.
-BEFORE_ALL_RANKS = -32_769
+#: Below and above every negated priority.
+BEFORE_ALL_RANKS, AFTER_ALL_RANKS = -32_769, 32_769
 
 #: A group by the expressions of the index. The priority is negated, so that every column of the row comparison ascends,
 #: as the index does; it is written as Django writes the index's expression, or the index would not be used.
@@ -18,6 +18,9 @@ _GROUP = "queue, type_name, priority * -1"
 #: The same for the index of limited jobs.
 _LIMITED_GROUP = "n.queue, n.type_name, n.limit_key, n.priority * -1"
 _OF_RANGE = "n.queue = {0}.queue AND n.type_name = {0}.type_name"
+
+#: Whether a key has no free place by the ``slot_limit`` of its row.
+_IS_SATURATED = "(slot_limit, {0}) IN (SELECT slot_limit, concurrency_key FROM saturated)"
 
 #: The position of the group that a skip scan has reached, among the served types and queues.
 _TYPE_POSITION = "width_bucket(reached.type_name::text, served.types)"
@@ -157,25 +160,26 @@ def _served(leases: Mapping[str, float], queues: Collection[str] | None, exclude
 
 
 class LimitScan(Limits):
-    """The scan of limited jobs: one index probe for each key, starting with the one whose turn it is."""
+    """The scan of limited jobs: one index probe for each group, and for each gap between saturated keys."""
 
     @property
     def _scan(self) -> str:
         """A range is a queue and a type. The keys after the one that was served last come first, then the others.
+
+        Only the gaps between the keys of running jobs that are saturated are read: each step of ``passed`` finds the
+        next group in its gap, or goes on to the next gap. ``befores`` are the keys at which the gaps end.
 
         The last two conditions of the ranges are always true. PostgreSQL expects that one row in 200 meets each of
         them, and so few ranges. For thousands, it would compile the statement, which takes longer than running it.
         """
         job = self.tables.job
         first = f"SELECT n.queue FROM {job} AS n WHERE {self._pending}"
-        of_range, of_reached = _OF_RANGE.format("ranges"), _OF_RANGE.format("reached")
-        next_group = f"{of_reached} AND (n.limit_key, n.priority * -1) > (reached.limit_key, reached.rank)"
-        next_round = f"reached.limit_key > reached.start AND {of_reached} AND n.limit_key <= reached.start"
+        before = "((SELECT befores FROM bounds)[passed.gap])"
         return f"""
             types AS MATERIALIZED (SELECT * FROM {self.db.rows(TYPES, "type")}),
-            served AS MATERIALIZED (SELECT * FROM {self.db.rows("queue text, type_name text, after text", "last")}),
+            served AS MATERIALIZED (SELECT * FROM {self.db.rows("queue text, type_name text, after bigint", "last")}),
             scope AS MATERIALIZED (
-                SELECT %s::text AS start, %s::jsonb AS queues, %s::boolean AS is_every_queue, %s::jsonb AS excluded,
+                SELECT %s::bigint AS start, %s::jsonb AS queues, %s::boolean AS is_every_queue, %s::jsonb AS excluded,
                 ARRAY(SELECT name FROM {self.tables.queue} WHERE paused_at IS NOT NULL) AS paused
             ),
             queues AS (
@@ -185,51 +189,62 @@ class LimitScan(Limits):
                     {first} AND n.queue > queues.queue ORDER BY {_LIMITED_GROUP}, n.run_at, n.id LIMIT 1
                 ) AS following
             ),
+            running AS MATERIALIZED (
+                SELECT type_name, limit_key, concurrency_key, count(*)::int AS count FROM {job}
+                WHERE status = 'running' AND concurrency_key IS NOT NULL GROUP BY type_name, limit_key, concurrency_key
+            ),
+            saturated AS MATERIALIZED (
+                SELECT slot_limit, concurrency_key
+                FROM (SELECT concurrency_key, sum(count) AS count FROM running GROUP BY concurrency_key) AS counted
+                JOIN (SELECT DISTINCT slot_limit FROM types) AS limits ON counted.count >= limits.slot_limit
+            ),
             ranges AS MATERIALIZED (
-                SELECT queues.queue, types.*, COALESCE(served.after, scope.start) AS start
+                SELECT row_number() OVER () AS number, queues.queue, types.*,
+                    COALESCE(served.after, scope.start) AS start
                 FROM queues CROSS JOIN scope CROSS JOIN types LEFT JOIN served
                 ON served.queue = queues.queue AND served.type_name = types.type_name
                 WHERE queues.queue <> ALL (scope.paused) AND NOT scope.excluded ? queues.queue
                 AND (scope.is_every_queue OR scope.queues ? queues.queue) AND {self._is_free("types.shared_key")}
                 AND queues.queue || '' = queues.queue AND types.type_name || '' = types.type_name
             ),
-            reached AS (
-                SELECT head.*, ranges.slot_limit, ranges.microseconds, ranges.burst, ranges.start
-                FROM ranges CROSS JOIN LATERAL (
-                    ({self._head(f"{of_range} AND n.limit_key > ranges.start")})
-                    UNION ALL
-                    ({self._head(f"{of_range} AND n.limit_key <= ranges.start")})
-                    LIMIT 1
-                ) AS head
+            gaps AS MATERIALIZED (
+                SELECT number, false AS is_again, {AFTER_ALL_KEYS} AS before FROM ranges
                 UNION ALL
-                SELECT following.*, reached.slot_limit, reached.microseconds, reached.burst, reached.start
-                FROM reached CROSS JOIN LATERAL (
-                    ({self._head(next_group)})
-                    UNION ALL
-                    ({self._head(next_round)})
-                    LIMIT 1
-                ) AS following
-                WHERE reached.limit_key > reached.start OR following.limit_key <= reached.start
+                SELECT number, true, start + 1 FROM ranges
+                UNION ALL
+                SELECT number, limit_key <= start, limit_key FROM ranges JOIN running USING (type_name)
+                WHERE limit_key IS NOT NULL AND {_IS_SATURATED.format("running.concurrency_key")}
             ),
-            counts AS MATERIALIZED (
-                SELECT COALESCE(jsonb_object_agg(concurrency_key, count), '{{}}') AS by_key FROM (
-                    SELECT concurrency_key, count(*) AS count FROM {job}
-                    WHERE status = 'running' AND concurrency_key IS NOT NULL GROUP BY concurrency_key
-                ) AS running
-            )"""
-
-    def _head(self, condition: str) -> str:
-        """SQL of the first pending job that meets a condition."""
-        return (
-            "SELECT n.queue, n.type_name, n.limit_key, n.priority * -1 AS rank, n.run_at, n.concurrency_key, "
-            f"n.rate_key FROM {self.tables.job} AS n WHERE {self._pending} AND {condition} "
-            f"ORDER BY {_LIMITED_GROUP}, n.run_at, n.id LIMIT 1"
-        )
+            bounds AS MATERIALIZED (SELECT array_agg(before ORDER BY number, is_again, before) AS befores FROM gaps),
+            passed AS (
+                SELECT queue::varchar, type_name, start AS limit_key, {AFTER_ALL_RANKS} AS rank,
+                    NULL::timestamptz AS run_at, NULL::text AS concurrency_key, NULL::text AS rate_key,
+                    slot_limit, microseconds, burst, last_gap - count + 1 AS gap, last_gap
+                FROM ranges JOIN (
+                    SELECT number, count(*) AS count, sum(count(*)) OVER (ORDER BY number)::int AS last_gap
+                    FROM gaps GROUP BY number
+                ) AS own USING (number)
+                UNION ALL
+                SELECT passed.queue, passed.type_name,
+                    CASE WHEN head.rank IS NOT NULL THEN head.limit_key
+                    WHEN {before} = {AFTER_ALL_KEYS} THEN {BEFORE_ALL_KEYS} ELSE {before} END,
+                    COALESCE(head.rank, {AFTER_ALL_RANKS}), head.run_at, head.concurrency_key, head.rate_key,
+                    passed.slot_limit, passed.microseconds, passed.burst,
+                    CASE WHEN head.rank IS NULL THEN passed.gap + 1 ELSE passed.gap END, passed.last_gap
+                FROM passed LEFT JOIN LATERAL (
+                    SELECT n.limit_key, n.priority * -1 AS rank, n.run_at, n.concurrency_key, n.rate_key
+                    FROM {job} AS n WHERE {self._pending} AND {_OF_RANGE.format("passed")}
+                    AND (n.limit_key, n.priority * -1) > (passed.limit_key, passed.rank) AND n.limit_key < {before}
+                    ORDER BY {_LIMITED_GROUP}, n.run_at, n.id LIMIT 1
+                ) AS head ON true
+                WHERE passed.gap <= passed.last_gap
+            ),
+            reached AS (SELECT * FROM passed WHERE run_at IS NOT NULL)"""
 
     def _is_free(self, key: str) -> str:
         # Sub-selects, not joins: a join could read the whole scan before it returns the first row.
-        count = f"COALESCE(((SELECT by_key FROM counts) ->> {key})::bigint, 0)"
-        return f"(slot_limit IS NULL OR {count} < slot_limit)"
+        is_free = f"{key} IS NULL OR NOT {_IS_SATURATED.format(key)}"
+        return f"(slot_limit IS NULL OR (slot_limit > 0 AND ({is_free})))"
 
     @property
     def _lock(self) -> str:
@@ -241,7 +256,8 @@ class LimitScan(Limits):
     @property
     def _picked(self) -> str:
         # Row comparisons, and the key in the order: otherwise PostgreSQL may read the backlog of all keys in the index
-        # of claimable jobs, which does not contain the keys.
+        # of claimable jobs, which does not contain the keys. For a limit that it does not know when it plans,
+        # PostgreSQL expects a tenth of the backlog, and compiles the statement. So there is a second, constant limit.
         group = "n.limit_key, n.priority * -1, n.run_at"
         first = "free.limit_key, free.rank, free.run_at"
         last = f"free.limit_key, free.rank, {self.db.now}"
@@ -250,9 +266,11 @@ class LimitScan(Limits):
                 SELECT free.position, free.type_name, free.limit_key, free.rank, free.concurrency_key, free.rate_key,
                     free.places, free.starts, due.id, due.run_at
                 FROM free CROSS JOIN LATERAL (
-                    SELECT n.id, n.run_at FROM {self.tables.job} AS n
-                    WHERE {self._pending} AND {_OF_RANGE.format("free")}
-                    AND ({group}) >= ({first}) AND ({group}) <= ({last})
-                    ORDER BY {group}, n.id LIMIT LEAST(%s, free.places, free.starts) FOR NO KEY UPDATE SKIP LOCKED
+                    SELECT id, run_at FROM (
+                        SELECT n.id, n.run_at FROM {self.tables.job} AS n
+                        WHERE {self._pending} AND {_OF_RANGE.format("free")}
+                        AND ({group}) >= ({first}) AND ({group}) <= ({last})
+                        ORDER BY {group}, n.id LIMIT LEAST(%s, free.places, free.starts) FOR NO KEY UPDATE SKIP LOCKED
+                    ) AS own LIMIT {MAX_SHARE}
                 ) AS due
             )"""

@@ -7,7 +7,7 @@ from django.db import transaction
 
 from django_jobchains import queues
 from django_jobchains.models import Job
-from django_jobchains.store.limits import LimitedTypes, Rotation
+from django_jobchains.store.limits import AFTER_ALL_KEYS, BEFORE_ALL_KEYS, LimitedTypes, Rotation
 from tests.store.conftest import with_locks
 from tests.support.connections import (
     READ_COMMITTED,
@@ -27,6 +27,7 @@ from tests.support.jobs import (
     create,
     database_now,
     expire,
+    running,
 )
 
 pytestmark = pytest.mark.django_db
@@ -41,16 +42,18 @@ def types(ship=2, **others):
 
 def add(store, key, count=1, type_name=SHIP, counted="", **changes):
     """Create jobs of a key, which sorts as it is."""
-    return create(store, count, type_name, limit_key=key, concurrency_key=f"{counted or type_name} {key}", **changes)
+    return create(
+        store, count, type_name, limit_key=ord(key), concurrency_key=f"{counted or type_name} {key}", **changes
+    )
 
 
 def claim(store, limit=100, served=None, rotation=None, worker=WORKER, **options):
-    return store.limits.claim(worker, limit, served or types(), rotation or Rotation(""), **options)
+    return store.limits.claim(worker, limit, served or types(), rotation or Rotation(BEFORE_ALL_KEYS), **options)
 
 
 def keys(jobs):
     stored = dict(Job.objects.filter(pk__in=[job.id for job in jobs]).values_list("id", "limit_key"))
-    return sorted(stored[job.id] for job in jobs)
+    return sorted(chr(stored[job.id]) for job in jobs)
 
 
 def test_a_claim_takes_no_more_than_the_limit_of_each_key(store):
@@ -88,14 +91,14 @@ def test_types_of_a_group_share_its_limit(store):
 
 
 def test_a_type_without_a_limit_takes_turns_only(store):
-    create(store, 5, limit_key="a")
-    create(store, 5, limit_key="b")
+    create(store, 5, limit_key=ord("a"))
+    create(store, 5, limit_key=ord("b"))
     assert keys(claim(store, 4, types(None))) == ["a", "a", "b", "b"]
     assert len(claim(store, 100, types(None))) == 6
 
 
 def test_jobs_that_are_not_counted_are_not_claimed_under_a_limit(store):
-    create(store, limit_key="a")
+    create(store, limit_key=ord("a"))
     assert claim(store) == []
     assert store.limits.next_due(types()) is None
 
@@ -103,7 +106,7 @@ def test_jobs_that_are_not_counted_are_not_claimed_under_a_limit(store):
 def test_claims_go_round_the_keys(store):
     for key in "abcde":
         add(store, key, 2)
-    rotation = Rotation("")
+    rotation = Rotation(BEFORE_ALL_KEYS)
     found = [keys(claim(store, 2, types(2), rotation)) for _ in range(5)]
     assert found == [["a", "b"], ["c", "d"], ["a", "e"], ["b", "c"], ["d", "e"]]
 
@@ -111,15 +114,33 @@ def test_claims_go_round_the_keys(store):
 def test_a_claim_begins_after_the_start_of_its_rotation(store):
     for key in "abc":
         add(store, key)
-    assert keys(claim(store, 1, rotation=Rotation("a"))) == ["b"]
-    assert keys(claim(store, 1, rotation=Rotation("c"))) == ["a"]
+    assert keys(claim(store, 1, rotation=Rotation(ord("a")))) == ["b"]
+    assert keys(claim(store, 1, rotation=Rotation(ord("c")))) == ["a"]
+
+
+@pytest.mark.parametrize("start", [BEFORE_ALL_KEYS, 0, 1, 3, 6, AFTER_ALL_KEYS - 1])
+def test_free_keys_are_found_between_saturated_ones(store, start):
+    """Each of eight keys is saturated or free, with and without pending jobs, at both ends and beside each other."""
+    stored = {0: "saturated", 1: "free", 2: "saturated", 3: "saturated", 5: "running", 6: "free"}
+    stored |= {7: "free", AFTER_ALL_KEYS - 1: "saturated"}
+    keys_of = {key: {"limit_key": key, "concurrency_key": f"key {key}"} for key in stored}
+    for key in (key for key, state in stored.items() if state != "free"):
+        running(store, **keys_of[key])
+    for key in (key for key, state in stored.items() if state != "running"):
+        create(store, 1, priority=0, **keys_of[key])
+        create(store, 1, priority=5, **keys_of[key])
+    groups = store.limits.lock_groups(100, types(1), Rotation(start))
+    free = [key for key, state in stored.items() if state == "free"]
+    turns = [key for key in free if key > start] + [key for key in free if key <= start]
+    # A priority is a group of its own.
+    assert [(group.limit_key, group.rank) for group in groups] == [(key, rank) for key in turns for rank in (-5, 0)]
 
 
 def test_turns_stay_with_keys_that_were_not_served(store):
     """One place, which all keys share: each claim serves the next of them."""
     for key in "abc":
-        create(store, 2, limit_key=key, concurrency_key="all")
-    rotation, found = Rotation(""), []
+        create(store, 2, limit_key=ord(key), concurrency_key="all")
+    rotation, found = Rotation(BEFORE_ALL_KEYS), []
     for _ in range(6):
         [job] = claim(store, 10, types(1), rotation)
         found += keys([job])
@@ -129,7 +150,7 @@ def test_turns_stay_with_keys_that_were_not_served(store):
 
 def test_a_type_whose_shared_key_has_no_free_place_is_left_out(store):
     for key in "abc":
-        create(store, 2, limit_key=key, concurrency_key="all")
+        create(store, 2, limit_key=ord(key), concurrency_key="all")
     add(store, "a", 2, MAIL)
     served = types(2, **{MAIL: 2})._replace(shared_keys={SHIP: "all"})
     first = claim(store, 3, served)
@@ -200,7 +221,7 @@ def test_jobs_without_keys_get_them(store):
     found = store.limits.without_keys({SHIP: (True, False)}, 10)
     assert {row[1] for row in found} == {SHIP}
     assert len(found) == 2
-    assert store.limits.set_keys([(job_id, "k", "shop.ship k", None) for job_id, *_ in found]) == [SHIP, SHIP]
+    assert store.limits.set_keys([(job_id, 107, "shop.ship k", None) for job_id, *_ in found]) == [SHIP, SHIP]
     assert store.limits.without_keys({SHIP: (True, False)}, 10) == []
     assert old in {job.id for job in claim(store)}
 
@@ -211,13 +232,13 @@ def test_one_claim_at_a_time_decides_about_a_key(store):
     add(store, "a", 5)
     add(store, "b", 5)
     with transaction.atomic():
-        groups = store.limits.lock_groups(1, types(), Rotation(""))
-        assert [group.limit_key for group in groups] == ["a"]
+        groups = store.limits.lock_groups(1, types(), Rotation(BEFORE_ALL_KEYS))
+        assert [group.limit_key for group in groups] == [ord("a")]
         # Another claim finds the key locked, does not wait, and takes what it may of other keys.
-        rotation = Rotation("")
+        rotation = Rotation(BEFORE_ALL_KEYS)
         assert elsewhere(lambda other: keys(claim(other, worker="other", rotation=rotation))) == ["b", "b"]
         assert rotation.met_locks
-        rows = store.limits.claim_of(groups, WORKER, 10, types(), Rotation(""))
+        rows = store.limits.claim_of(groups, WORKER, 10, types(), Rotation(BEFORE_ALL_KEYS))
         assert len(rows) == 2
         assert elsewhere(lambda other: claim(other, worker="other")) == []
     assert elsewhere(lambda other: claim(other, worker="other")) == []
@@ -227,10 +248,10 @@ def test_one_claim_at_a_time_decides_about_a_key(store):
 def test_a_claim_counts_what_was_committed_after_it_found_its_groups(store):
     add(store, "a", 5)
     with transaction.atomic():
-        groups = store.limits.lock_groups(10, types(), Rotation(""))
+        groups = store.limits.lock_groups(10, types(), Rotation(BEFORE_ALL_KEYS))
         # What is running changes only under the lock; this stands for a claim that committed just before.
         elsewhere(lambda _: Job.objects.filter(pk__in=Job.objects.values("pk")[:1]).update(status="running"))
-        assert len(store.limits.claim_of(groups, WORKER, 10, types(), Rotation(""))) == 1
+        assert len(store.limits.claim_of(groups, WORKER, 10, types(), Rotation(BEFORE_ALL_KEYS))) == 1
 
 
 @with_locks

@@ -8,7 +8,7 @@ import pytest
 from django.db import OperationalError, transaction
 
 from django_jobchains.models import Job, RateState
-from django_jobchains.store.limits import LimitedTypes, Rotation
+from django_jobchains.store.limits import BEFORE_ALL_KEYS, LimitedTypes, Rotation
 from django_jobchains.store.rates import StartRate
 from django_jobchains.store.rows import FailedTry
 from tests.store.conftest import with_locks
@@ -38,12 +38,12 @@ def types(burst=1, concurrency=None, seconds=INTERVAL, names=(SHIP,)):
 
 def add(store, key, count=1, type_name=SHIP, *, rate_key="", **changes):
     """Create jobs of a rate key, which take turns by it and are counted together while they run."""
-    values = {"limit_key": key, "rate_key": rate_key or f"{type_name} {key}", "concurrency_key": "all"}
+    values = {"limit_key": ord(key), "rate_key": rate_key or f"{type_name} {key}", "concurrency_key": "all"}
     return create(store, count, type_name, **{**values, **changes})
 
 
 def claim(store, served=None, limit=100, worker=WORKER, **options):
-    return store.limits.claim(worker, limit, served or types(), Rotation(""), **options)
+    return store.limits.claim(worker, limit, served or types(), Rotation(BEFORE_ALL_KEYS), **options)
 
 
 def advance(store, intervals=1.0):
@@ -67,7 +67,7 @@ def test_starts_are_an_interval_apart(store):
 
 def test_the_worker_knows_when_it_may_claim_again(store):
     add(store, "a", 9)
-    rotation, before = Rotation(""), time.monotonic()
+    rotation, before = Rotation(BEFORE_ALL_KEYS), time.monotonic()
     store.limits.claim(WORKER, 2, types(3), rotation)
     assert rotation.next_start_at is None
     store.limits.claim(WORKER, 2, types(3), rotation)
@@ -143,7 +143,7 @@ def test_jobs_that_are_not_due_do_not_start(store):
     claim(store, types(seconds=7_200))
     add(store, "b")
     assert 3_500 < store.limits.next_due(types(seconds=7_200)) <= 3_600
-    alter(Job.objects.filter(limit_key="a"), run_at=database_now() + 3 * HOUR)
+    alter(Job.objects.filter(limit_key=ord("a")), run_at=database_now() + 3 * HOUR)
     assert 7_100 < store.limits.next_due(types(seconds=7_200)) <= 7_200
 
 
@@ -299,11 +299,11 @@ def test_a_type_without_a_rate_is_not_counted(store):
 
 
 def test_jobs_without_a_rate_key_do_not_start_under_a_rate(store):
-    create(store, limit_key="a")
+    create(store, limit_key=ord("a"))
     assert claim(store) == []
     assert store.limits.next_due(types()) is None
     [(job_id, *_)] = store.limits.without_keys({SHIP: (False, True)}, 10)
-    store.limits.set_keys([(job_id, "a", None, "shop.ship")])
+    store.limits.set_keys([(job_id, ord("a"), None, "shop.ship")])
     assert len(claim(store)) == 1
 
 
@@ -343,12 +343,12 @@ def test_one_claim_at_a_time_decides_about_a_rate_key(store):
     for key in "ab":
         add(store, key, 5)
     with transaction.atomic():
-        groups = store.limits.lock_groups(1, types(), Rotation(""))
-        assert [group.limit_key for group in groups] == ["a"]
+        groups = store.limits.lock_groups(1, types(), Rotation(BEFORE_ALL_KEYS))
+        assert [group.limit_key for group in groups] == [ord("a")]
         # Another claim finds the key locked, does not wait, and takes what it may of other keys.
         [other] = elsewhere(lambda other: claim(other, worker="other"))
-        assert Job.objects.get(pk=other.id).limit_key == "b"
-        assert len(store.limits.claim_of(groups, WORKER, 10, types(), Rotation(""))) == 1
+        assert Job.objects.get(pk=other.id).limit_key == ord("b")
+        assert len(store.limits.claim_of(groups, WORKER, 10, types(), Rotation(BEFORE_ALL_KEYS))) == 1
         assert elsewhere(lambda other: claim(other, worker="other")) == []
     assert elsewhere(lambda other: claim(other, worker="other")) == []
 
@@ -375,7 +375,7 @@ def test_a_locked_row_delays_only_its_key(store):
     with transaction.atomic():
         RateState.objects.select_for_update().get(key="shop.ship a")
         [job] = elsewhere(lambda other: claim(other))
-        assert Job.objects.get(pk=job.id).limit_key == "b"
+        assert Job.objects.get(pk=job.id).limit_key == ord("b")
         # Neither waits.
         elsewhere(lambda other: other.attempts.hand_back([job.key], has_begun=False))
         elsewhere(lambda other: other.rates.forget(10))

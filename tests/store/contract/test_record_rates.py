@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from django_jobchains.models import RateState
 from django_jobchains.processors import Concurrency, Rate
-from django_jobchains.store.limits import LimitedTypes, Rotation
+from django_jobchains.store.limits import BEFORE_ALL_KEYS, LimitedTypes, Rotation
 from django_jobchains.store.rates import StartRate
 from django_jobchains.store.record_limits import RecordLimits, RecordRotation
 from tests.records.models import Export, Repository, Upload
@@ -200,14 +200,14 @@ def test_jobs_and_records_of_a_group_share_a_rate(limited, store, key, value):
     """Both count by the text of the key, however the database stores it."""
     Export.objects.create(**{"name": "a", key: value})
     exports = limited(Export, rate=rate(key=key, group="gateway"))
-    create(store, 1, SHIP, limit_key="a", rate_key=f"gateway␟{value}")
+    create(store, 1, SHIP, limit_key=ord("a"), rate_key=f"gateway␟{value}")
     types = LimitedTypes({SHIP: LEASE_SECONDS}, {SHIP: None}, {SHIP: StartRate(INTERVAL * 1_000_000, 1)})
-    assert len(store.limits.claim(WORKER, 10, types, Rotation(""))) == 1
+    assert len(store.limits.claim(WORKER, 10, types, Rotation(BEFORE_ALL_KEYS))) == 1
     assert exports.dequeue() == {}
     advance(store)
     assert exports.dequeue().total() == 1
-    create(store, 1, SHIP, limit_key="a", rate_key=f"gateway␟{value}")
-    assert store.limits.claim(WORKER, 10, types, Rotation("")) == []
+    create(store, 1, SHIP, limit_key=ord("a"), rate_key=f"gateway␟{value}")
+    assert store.limits.claim(WORKER, 10, types, Rotation(BEFORE_ALL_KEYS)) == []
 
 
 def test_very_long_keys_may_share_a_bucket(limited, monkeypatch):
@@ -244,10 +244,10 @@ def test_one_dequeue_at_a_time_decides_about_a_bucket(limited, key):
 def test_a_dequeue_and_a_claim_do_not_decide_about_a_bucket_together(limited, store):
     Export.objects.create(name="a")
     exports = limited(Export, rate=rate(key="name", group="gateway"))
-    create(store, 1, SHIP, limit_key="a", rate_key="gateway␟a")
+    create(store, 1, SHIP, limit_key=ord("a"), rate_key="gateway␟a")
     types = LimitedTypes({SHIP: LEASE_SECONDS}, {SHIP: None}, {SHIP: StartRate(INTERVAL * 1_000_000, 1)})
     with transaction.atomic():
-        assert len(store.limits.lock_groups(10, types, Rotation(""))) == 1
+        assert len(store.limits.lock_groups(10, types, Rotation(BEFORE_ALL_KEYS))) == 1
         other = RecordRotation()
         assert elsewhere(lambda store: exports.dequeue(store=store, rotation=other)) == {}
         assert other.met_lock
