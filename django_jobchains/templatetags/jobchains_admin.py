@@ -7,7 +7,7 @@ from typing import Any
 
 from django import template
 from django.utils import timezone
-from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from django_jobchains.text import humanize
 
@@ -20,33 +20,22 @@ register.filter("clock_time", lambda time: humanize.clock_time(timezone.localtim
 register.filter("exact_time", lambda time: humanize.exact_time(timezone.localtime(time)))
 
 
-@register.filter
-def state_text(state: str) -> str:
-    """Return the state of a worker or of a pool in the active language."""
-    texts = {
-        "stale": gettext("no heartbeat"),
-        "stuck": gettext("stuck"),
-        "stopping": gettext("stopping"),
-        "maintenance": gettext("maintenance only"),
-        "cannot_start": gettext("cannot start"),
-        "in_threads": gettext("in threads"),
-        "saturated": gettext("saturated"),
-        "busy": gettext("busy"),
-        "idle": gettext("idle"),
-    }
-    return texts[state]
+#: The states of workers and of pools.
+STATES = {
+    "stale": _("no heartbeat"),
+    "stuck": _("stuck"),
+    "stopping": _("stopping"),
+    "maintenance": _("maintenance only"),
+    "cannot_start": _("cannot start"),
+    "in_threads": _("in threads"),
+    "saturated": _("saturated"),
+    "busy": _("busy"),
+    "idle": _("idle"),
+}
+register.filter("state_text", lambda state: STATES[state])
 
-
-@register.filter
-def limit_kind(kind: str) -> str:
-    """Return the kind of a limit in the active language."""
-    texts = {
-        "type": gettext("type"),
-        "group": gettext("group"),
-        "queue": gettext("queue"),
-        "records": gettext("records"),
-    }
-    return texts[kind]
+LIMIT_KINDS = {"type": _("type"), "group": _("group"), "queue": _("queue"), "records": _("records")}
+register.filter("limit_kind", lambda kind: LIMIT_KINDS[kind])
 
 
 @register.simple_tag(takes_context=True)
