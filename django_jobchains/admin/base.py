@@ -6,15 +6,17 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 from uuid import UUID
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.db import OperationalError
 from django.db.models import Model, QuerySet
+from django.forms import Form
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 from django.utils.functional import cached_property
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_jobchains.admin.visibility import Visibility, has_own_view_permission, is_whole
@@ -142,6 +144,13 @@ class FiguresAdmin(ReadOnlyAdmin):
             **context,
         }
         return self.render(request, template if is_part else self.page_template, shown, status)
+
+
+def show_problem(request: HttpRequest, form: Form) -> None:
+    """Add a message about the first error of a form."""
+    field, problems = next(iter(form.errors.items()))
+    names = {"field": form.fields[field].label, "problem": problems[0]}
+    messages.error(request, gettext("Nothing was changed. %(field)s: %(problem)s") % names)
 
 
 class LimitedPaginator(Paginator):  # type: ignore[type-arg]  # takes no parameter at run time

@@ -21,8 +21,8 @@ from django.utils.translation import gettext_lazy as _
 
 from django_jobchains import limits
 from django_jobchains.admin.actions.action import log_change
-from django_jobchains.admin.base import FiguresAdmin
-from django_jobchains.admin.dashboard.access import access_of
+from django_jobchains.admin.base import FiguresAdmin, show_problem
+from django_jobchains.admin.dashboard.access import access_of, may_change_queue
 from django_jobchains.admin.dashboard.views import RunningRow, Table, first_rows, running_rows
 from django_jobchains.admin.display import PERMISSION, Payloads
 from django_jobchains.admin.record_admin import attempts_of, is_counted
@@ -190,10 +190,7 @@ class LimitAdmin(FiguresAdmin):
         if not is_queue:
             return self.may(request, "change_limitoverride", LimitOverride(name=name))
         access = access_of(self.admin_site)
-        if access is None:
-            return False
-        shown = access.visible_queues(request)
-        return (shown is None or name in shown) and access.may(request, "change_queuestate", QueueState(name=name))
+        return access is not None and may_change_queue(access, request, name)
 
     def change_limit_view(self, request: HttpRequest) -> HttpResponseBase:
         """Set or reset the limit that the form names."""
@@ -204,9 +201,7 @@ class LimitAdmin(FiguresAdmin):
             raise PermissionDenied
         form = LimitForm(request.POST)
         if not form.is_valid():
-            field, problems = next(iter(form.errors.items()))
-            names = {"field": form.fields[field].label, "problem": problems[0]}
-            messages.error(request, gettext("Nothing was changed. %(field)s: %(problem)s") % names)
+            show_problem(request, form)
         elif "set" in request.POST and not form.changed_numbers():
             problem = gettext("Enter a new number. To remove an override, use the button Reset.")
             messages.error(request, gettext("Nothing was changed. %(problem)s") % {"problem": problem})

@@ -28,18 +28,12 @@ from django_jobchains.db.times import as_stored
 from django_jobchains.payloads.codecs import Unreadable
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.records.errors import RecordTypeNotFound
+from django_jobchains.records.models import JobRecord
 from django_jobchains.records.operations import db_for_write, record_types_of
 from django_jobchains.store import get_store
 from django_jobchains.text.humanize import age, number, span
 
-STATE_LABELS = {
-    "queued": _("queued"),
-    "processing": _("processing"),
-    "completed": _("completed"),
-    "errored": _("errored"),
-    "failed": _("failed"),
-    "cancelled": _("cancelled"),
-}
+STATE_LABELS = dict(JobRecord.State.choices)
 
 
 def state_label(state: Any) -> Any:

@@ -30,7 +30,6 @@ from django_jobchains.admin.lists.changelists import ERROR_LENGTH, Columns, List
 from django_jobchains.admin.lists.filters import ChoiceFilter
 from django_jobchains.admin.lists.search import SearchResult
 from django_jobchains.admin.visibility import Visibility, with_current_jobs
-from django_jobchains.conf import current_database
 from django_jobchains.exceptions import JobchainsError, ScheduleDeclaredInCode, ScheduleNotFound
 from django_jobchains.models import Chain, Schedule
 from django_jobchains.models.payload_fields import text_start
@@ -155,7 +154,8 @@ class ScheduleListAdmin(ListAdmin):
         return SearchResult(rows.filter(name__icontains=term) if term else rows)
 
     def mark(self, request: HttpRequest, rows: Sequence[Schedule]) -> None:
-        visibility, presenter = self.visibility(request), presenter_of(self, request)
+        visibility = self.visibility(request)
+        presenter = Presenter(visibility)
         chains = visibility.chains({row.last_chain_id for row in rows if row.last_chain_id})
         for row in rows:
             chain = chains.get(row.last_chain_id) if row.last_chain_id else None
@@ -279,9 +279,6 @@ class ScheduleActionAdmin(ConfirmedActions, ReadOnlyAdmin):
         url = self.page_url("change", target.name)
         return ActionRow(target.name, url, target.state.value, target.state.label, refusal)
 
-    def action_database(self, request: HttpRequest) -> str:
-        return current_database()
-
     def perform_action(
         self, request: HttpRequest, action: Any, targets: Sequence[Schedule], form: Any, result: ActionResult
     ) -> list[Model]:
@@ -326,7 +323,8 @@ class ScheduleDetailAdmin(ScheduleActionAdmin, DetailAdmin):
         return entries_of(Schedule, [key])
 
     def details(self, request: HttpRequest, found: Schedule) -> dict[str, Any]:
-        visibility, presenter = self.visibility(request), presenter_of(self, request)
+        visibility = self.visibility(request)
+        presenter = Presenter(visibility)
         payloads, times = visibility.payloads(found), presenter.timestamps
         ticks, problem = next_ticks(found.name, times)
         error, error_text = payloads.error_line(found.last_error), payloads.text(found.last_error)
@@ -354,11 +352,6 @@ class ScheduleDetailAdmin(ScheduleActionAdmin, DetailAdmin):
             "chains": chains_of(found, visibility, presenter),
             "actions": self.action_buttons(request, found),
         }
-
-
-def presenter_of(model_admin: Any, request: HttpRequest) -> Presenter:
-    visibility = model_admin.visibility(request)
-    return Presenter(visibility, visibility.payloads, current_database(), model_admin.admin_site.name)
 
 
 def next_ticks(name: str, times: Timestamps) -> tuple[list[tuple[Any, str, str]], str]:

@@ -36,6 +36,7 @@ class Visibility:
     def __init__(self, request: HttpRequest, model_admin: Any) -> None:
         self._request = request
         self._model_admin = model_admin
+        self.site_name: str = model_admin.admin_site.name
 
     def rows(self, model: type[Model]) -> QuerySet[Any]:
         """Return the rows of ``get_queryset``. Pass the rows that you read to ``seen``."""

@@ -28,6 +28,7 @@ from django.utils.translation import gettext
 from django_jobchains.admin.actions.action import NOT_ALLOWED, NOT_THERE, Action, ActionResult, Refused, log_change
 from django_jobchains.admin.actions.forms import ActionForm
 from django_jobchains.admin.base import PageAdmin
+from django_jobchains.conf import current_database
 from django_jobchains.text.errors import log_error
 
 logger = getLogger("django_jobchains")
@@ -94,7 +95,7 @@ class ConfirmedActions(PageAdmin):
 
     def action_database(self, request: HttpRequest) -> str:
         """Return the database that the actions change."""
-        raise NotImplementedError
+        return current_database()
 
     def perform_action(
         self, request: HttpRequest, action: Action, targets: Sequence[Any], form: Any, result: ActionResult

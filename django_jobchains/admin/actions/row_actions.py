@@ -97,9 +97,6 @@ class ActionAdmin(ConfirmedActions, ReadOnlyAdmin):
             if target.pk not in hidden
         }
 
-    def action_database(self, request: HttpRequest) -> str:
-        return current_database()
-
     def perform_action(
         self, request: HttpRequest, action: Any, targets: Sequence[JobTarget], form: Any, result: ActionResult
     ) -> list[Model]:

@@ -8,7 +8,7 @@ from django.http import HttpRequest
 from django.urls import reverse
 
 from django_jobchains.admin.base import ReadOnlyAdmin
-from django_jobchains.models import Dashboard, Job
+from django_jobchains.models import Dashboard, Job, QueueState
 
 
 class DashboardAccess(ReadOnlyAdmin):
@@ -27,6 +27,15 @@ class DashboardAccess(ReadOnlyAdmin):
         return None if self.sees_all_rows(request) else ()
 
 
+def sees_queue(access: DashboardAccess, request: HttpRequest, name: str) -> bool:
+    shown = access.visible_queues(request)
+    return shown is None or name in shown
+
+
+def may_change_queue(access: DashboardAccess, request: HttpRequest, name: str) -> bool:
+    return sees_queue(access, request, name) and access.may(request, "change_queuestate", QueueState(name=name))
+
+
 def access_of(site: AdminSite) -> DashboardAccess | None:
     """Return the admin class of jobs on a site, if it can show a dashboard."""
     admin = site.get_model_admin(Job) if site.is_registered(Job) else None
@@ -38,9 +47,7 @@ def page_url(site: AdminSite, request: HttpRequest, kind: str = "", name: str = 
     access = access_of(site)
     if access is None or not (site.is_registered(Dashboard) and access.has_dashboard_permission(request)):
         return ""
-    if kind == "queue":
-        shown = access.visible_queues(request)
-        if not (shown is None or name in shown):
-            return ""
+    if kind == "queue" and not sees_queue(access, request, name):
+        return ""
     address = reverse(f"admin:django_jobchains_dashboard_{kind or 'changelist'}", current_app=site.name)
     return f"{address}?{urlencode({'name': name})}" if kind else address

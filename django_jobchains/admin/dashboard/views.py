@@ -25,9 +25,9 @@ from django.utils.translation import gettext_lazy as _
 
 from django_jobchains import queues
 from django_jobchains.admin.actions.action import log_change
-from django_jobchains.admin.base import FiguresAdmin, url_with
+from django_jobchains.admin.base import FiguresAdmin, show_problem, url_with
 from django_jobchains.admin.dashboard import charts
-from django_jobchains.admin.dashboard.access import DashboardAccess, access_of, page_url
+from django_jobchains.admin.dashboard.access import DashboardAccess, access_of, may_change_queue, page_url, sees_queue
 from django_jobchains.admin.dashboard.visible_figures import Failures, failing_types, visible_failures, visible_overview
 from django_jobchains.admin.record_admin import is_counted
 from django_jobchains.admin.visibility import LARGE, Visibility
@@ -220,11 +220,6 @@ class QueueChangeForm(forms.Form):
             return _("Limit removed.")
         text = ngettext_lazy("Limited to {count} job at once.", "Limited to {count} jobs at once.", slots)
         return format_lazy(text, count=slots)
-
-    def error_message(self) -> str:
-        field, problems = next(iter(self.errors.items()))
-        names = {"field": self.fields[field].label, "problem": problems[0]}
-        return gettext("Nothing was changed. %(field)s: %(problem)s") % names
 
 
 #: The number of alerts of one kind; a last one counts the others.
@@ -445,7 +440,7 @@ class DashboardPages(FiguresAdmin):
                 lambda pair: (pair[1].state not in ("cannot_start", "in_threads"), not pair[1].is_saturated),
             ),
             changeable_queues=frozenset(
-                queue.name for queue in queue_table.rows if self._may_change_queue(request, queue.name)
+                queue.name for queue in queue_table.rows if may_change_queue(self._access, request, queue.name)
             ),
             may_change_any_queue=shown is None and self._access.may(request, "change_queuestate"),
         )
@@ -465,8 +460,8 @@ class DashboardPages(FiguresAdmin):
         )
 
     def read_queue(self, request: HttpRequest, range_: str) -> SubjectFacts:
-        name, shown = request.GET["name"], self._access.visible_queues(request)
-        if not (shown is None or name in shown):
+        name = request.GET["name"]
+        if not sees_queue(self._access, request, name):
             raise Http404
         figures = self._figures(request)
         period, now = figures.period(range_, queue=name)
@@ -479,7 +474,7 @@ class DashboardPages(FiguresAdmin):
             period=period,
             running=figures.running(queue=name),
             **figures.durations("queue", name, range_, now),
-            is_changeable=self._may_change_queue(request, name),
+            is_changeable=may_change_queue(self._access, request, name),
         )
 
     @property
@@ -489,11 +484,6 @@ class DashboardPages(FiguresAdmin):
             raise PermissionDenied
         return access
 
-    def _may_change_queue(self, request: HttpRequest, name: str) -> bool:
-        shown = self._access.visible_queues(request)
-        queue = QueueState(name=name)
-        return (shown is None or name in shown) and self._access.may(request, "change_queuestate", queue)
-
     def change_queue_view(self, request: HttpRequest) -> HttpResponseBase:
         """Change a queue that the form names."""
         if request.method != "POST":
@@ -502,11 +492,11 @@ class DashboardPages(FiguresAdmin):
             raise PermissionDenied
         form = QueueChangeForm(request.POST)
         if form.is_valid():
-            if not self._may_change_queue(request, form.cleaned_data["queue"]):
+            if not may_change_queue(self._access, request, form.cleaned_data["queue"]):
                 raise PermissionDenied
             self._change_queue(request, form)
         else:
-            messages.error(request, form.error_message())
+            show_problem(request, form)
         if form.is_valid() and "from_queue" in request.POST:
             return redirect(page_url(self.admin_site, request, "queue", form.cleaned_data["queue"]))
         return redirect(page_url(self.admin_site, request))

@@ -3,15 +3,18 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from django.contrib.admin.utils import quote
+from django.db.models import Model
 from django.urls import reverse
 from django.utils.translation import gettext, ngettext
 
 from django_jobchains.admin.display import Payloads, PayloadView, Timestamps
 from django_jobchains.admin.visibility import Visibility
 from django_jobchains.chains.tree import Step
+from django_jobchains.conf import current_database
 from django_jobchains.models import Chain, FailedAttempt, Job, JobProgress, LogLine
 from django_jobchains.models.jobs import ShownStatus, shown_status
 from django_jobchains.statuses import FINAL, Status
@@ -30,16 +33,13 @@ class ChainLink:
 class Presenter:
     """Creates views for one request: with the user's permissions, time zone and language, and one current time.
 
-    ``payloads_of`` returns the formatter for the payloads of a job.
+    It shows the payloads of a job only if the user may see them for the job and for ``rows``.
     """
 
-    def __init__(
-        self, visibility: Visibility, payloads_of: Callable[[Job], Payloads], using: str, admin_name: str
-    ) -> None:
+    def __init__(self, visibility: Visibility, *rows: Model) -> None:
         self._visibility = visibility
-        self.payloads_of = payloads_of
-        self.timestamps = Timestamps(using)
-        self._admin_name = admin_name
+        self.payloads_of: Callable[[Job], Payloads] = partial(visibility.payloads, *rows)
+        self.timestamps = Timestamps(current_database())
 
     def step(
         self, step: Step, count: int, progress: JobProgress | None, scale: "TimeScale | None" = None
@@ -77,7 +77,8 @@ class Presenter:
         }
 
     def url(self, model: str, id: Any) -> str:
-        return reverse(f"admin:django_jobchains_{model}_change", args=[quote(id)], current_app=self._admin_name)
+        name, site = f"admin:django_jobchains_{model}_change", self._visibility.site_name
+        return reverse(name, args=[quote(id)], current_app=site)
 
     def link(self, chain: Chain) -> ChainLink:
         status = shown_status(chain.current_job, self.timestamps)

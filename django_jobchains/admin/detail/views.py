@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import groupby
 from typing import Any
 from uuid import UUID
@@ -163,10 +162,7 @@ class DetailAdmin(ReadOnlyAdmin):
         }
 
     def presenter(self, request: HttpRequest, *rows: Model) -> Presenter:
-        """Return a presenter, which shows payloads only if the user may see them for the job and these rows."""
-        visibility = self.visibility(request)
-        payloads_of = partial(visibility.payloads, *rows)
-        return Presenter(visibility, payloads_of, current_database(), self.admin_site.name)
+        return Presenter(self.visibility(request), *rows)
 
 
 class ChainDetailAdmin(DetailAdmin):
