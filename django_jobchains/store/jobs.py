@@ -140,7 +140,7 @@ class Jobs(Part, ABC):
         """
         if not leases or limit < 1:
             return []
-        return self.claimed(self._claim(worker, limit, leases, queues, excluded), worker, expired)
+        return self.claimed(self._claim(worker, limit, self._served(leases, queues, excluded)), worker, expired)
 
     def claimed(
         self, rows: Sequence[tuple[Any, ...]], worker: str, expired: list[ExpiredJob] | None = None
@@ -154,22 +154,28 @@ class Jobs(Part, ABC):
             ]
         return sorted(jobs, key=lambda job: (-job.priority, job.run_at, job.id.int))
 
-    @abstractmethod
-    def _claim(
-        self,
-        worker: str,
-        limit: int,
-        leases: Mapping[str, float],
-        queues: Collection[str] | None,
-        excluded: Collection[str],
-    ) -> list[tuple[Any, ...]]:
-        """Claim jobs; return rows of ``claimed_columns``."""
-
-    @abstractmethod
+    @retried_at_read_committed
     def next_due(
         self, leases: Mapping[str, float], queues: Collection[str] | None = None, excluded: Collection[str] = ()
     ) -> float | None:
         """Return the seconds until the next of these jobs is due: 0 or less if one is due, None if there is none."""
+        ((seconds,),) = self.db.fetch(self._next_due, self._served(leases, queues, excluded))
+        return None if seconds is None else float(seconds)
+
+    @abstractmethod
+    def _served(
+        self, leases: Mapping[str, float], queues: Collection[str] | None, excluded: Collection[str]
+    ) -> list[Any]:
+        """Return the first parameters of a claim and of ``_next_due``, which begin with the leases."""
+
+    @abstractmethod
+    def _claim(self, worker: str, limit: int, served: list[Any]) -> list[tuple[Any, ...]]:
+        """Claim jobs; return rows of ``claimed_columns``."""
+
+    @property
+    @abstractmethod
+    def _next_due(self) -> str:
+        """The seconds until the next job of the served types and queues is due."""
 
     @property
     def claimed_columns(self) -> str:

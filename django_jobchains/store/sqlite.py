@@ -23,7 +23,6 @@ from django_jobchains.db.ids import id_of
 from django_jobchains.exceptions import TransactionEnded
 from django_jobchains.store import Store
 from django_jobchains.store.database import Database, OpenTransaction, statement, statements
-from django_jobchains.store.errors import retried
 from django_jobchains.store.jobs import Jobs
 from django_jobchains.store.limits import TYPES, Limits
 
@@ -201,22 +200,15 @@ class SQLiteDatabase(Database):
 
 
 class SQLiteJobs(Jobs):
-    def _claim(
-        self,
-        worker: str,
-        limit: int,
-        leases: Mapping[str, float],
-        queues: Collection[str] | None,
-        excluded: Collection[str],
-    ) -> list[tuple[Any, ...]]:
-        return self.db.fetch(self._claim_jobs(limit), [*_served(leases, queues, excluded), limit, worker])
+    def _served(
+        self, leases: Mapping[str, float], queues: Collection[str] | None, excluded: Collection[str]
+    ) -> list[Any]:
+        types = [{"type_name": name, "lease_seconds": seconds} for name, seconds in leases.items()]
+        listed = [] if queues is None else sorted(set(queues).difference(excluded))
+        return [json.dumps(types), json.dumps(listed), queues is None, json.dumps(list(excluded))]
 
-    @retried
-    def next_due(
-        self, leases: Mapping[str, float], queues: Collection[str] | None = None, excluded: Collection[str] = ()
-    ) -> float | None:
-        ((seconds,),) = self.db.fetch(self._next_due, _served(leases, queues, excluded))
-        return seconds if seconds is None else float(seconds)
+    def _claim(self, worker: str, limit: int, served: list[Any]) -> list[tuple[Any, ...]]:
+        return self.db.fetch(self._claim_jobs(limit), [*served, limit, worker])
 
     @statements
     def _claim_jobs(self, limit: int) -> str:
@@ -396,12 +388,6 @@ def _first(job: str, condition: str) -> str:
         f"(SELECT id FROM {job} AS n INDEXED BY jobchains_claimable WHERE n.status = 'pending' AND {condition} "
         "ORDER BY n.queue, n.type_name, n.priority * -1, n.run_at, n.id LIMIT 1)"
     )
-
-
-def _served(leases: Mapping[str, float], queues: Collection[str] | None, excluded: Collection[str]) -> list[Any]:
-    types = [{"type_name": name, "lease_seconds": seconds} for name, seconds in leases.items()]
-    listed = [] if queues is None else sorted(set(queues).difference(excluded))
-    return [json.dumps(types), json.dumps(listed), queues is None, json.dumps(list(excluded))]
 
 
 @lru_cache(maxsize=500)

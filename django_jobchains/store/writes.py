@@ -124,7 +124,6 @@ class DeferredRow(NamedTuple):
     """
 
     id: int
-    kind: str
     job_id: UUID
     lease_number: int
     #: A JSON text.
@@ -163,8 +162,8 @@ class DeferredWrites(Part):
     def lock(self, id: int) -> DeferredRow | None:
         """Lock a row. Return None if it does not exist, or if another transaction is applying or deleting it."""
         rows = self.db.fetch(self._lock, [id])
-        for id_, kind, job_id, *rest in rows:
-            return DeferredRow(id_, kind, job_id and self.db.id(job_id), *rest)
+        for id_, job_id, *rest in rows:
+            return DeferredRow(id_, job_id and self.db.id(job_id), *rest)
         return None
 
     def forget(self, id: int) -> None:
@@ -237,7 +236,7 @@ class DeferredWrites(Part):
     @statement
     def _lock(self) -> str:
         return f"""
-            SELECT later.id, later.kind, later.job_id, later.lease_number, {self.db.json_text("later.outcome")}
+            SELECT later.id, later.job_id, later.lease_number, {self.db.json_text("later.outcome")}
             FROM {self.tables.deferred_write} AS later WHERE later.id = %s {self.db.skip_lock("later")}
         """
 

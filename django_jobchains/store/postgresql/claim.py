@@ -5,7 +5,6 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from django_jobchains.store.database import statement
-from django_jobchains.store.errors import retried_at_read_committed
 from django_jobchains.store.jobs import Jobs
 from django_jobchains.store.limits import AFTER_ALL_KEYS, BEFORE_ALL_KEYS, MAX_SHARE, TYPES, Limits
 
@@ -43,23 +42,14 @@ class SkipScan(Jobs):
     claimed after the pause of its queue was committed.
     """
 
-    def _claim(
-        self,
-        worker: str,
-        limit: int,
-        leases: Mapping[str, float],
-        queues: Collection[str] | None,
-        excluded: Collection[str],
-    ) -> list[tuple[Any, ...]]:
-        values = [*_served(leases, queues, excluded), limit, limit, worker, json.dumps(dict(leases))]
-        return self.db.fetch(self._claim_jobs, values)
+    def _served(
+        self, leases: Mapping[str, float], queues: Collection[str] | None, excluded: Collection[str]
+    ) -> list[Any]:
+        listed = [] if queues is None else set(queues).difference(excluded)
+        return [json.dumps(dict(leases)), json.dumps(list(listed)), queues is None, json.dumps(list(excluded))]
 
-    @retried_at_read_committed
-    def next_due(
-        self, leases: Mapping[str, float], queues: Collection[str] | None = None, excluded: Collection[str] = ()
-    ) -> float | None:
-        ((seconds,),) = self.db.fetch(self._next_due, _served(leases, queues, excluded))
-        return None if seconds is None else float(seconds)
+    def _claim(self, worker: str, limit: int, served: list[Any]) -> list[tuple[Any, ...]]:
+        return self.db.fetch(self._claim_jobs, [*served, limit, limit, worker, served[0]])
 
     @statement
     def _claim_jobs(self) -> str:
@@ -152,11 +142,6 @@ def skip_scan(job: str, name: str, joins: str = "", key: str = "") -> str:
                 ORDER BY {_GROUP}, run_at, id LIMIT 1
             ) AS following
         )"""
-
-
-def _served(leases: Mapping[str, float], queues: Collection[str] | None, excluded: Collection[str]) -> list[Any]:
-    listed = [] if queues is None else set(queues).difference(excluded)
-    return [json.dumps(dict(leases)), json.dumps(list(listed)), queues is None, json.dumps(list(excluded))]
 
 
 class LimitScan(Limits):
