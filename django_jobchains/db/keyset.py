@@ -20,7 +20,7 @@ from django_jobchains.conf import current_database
 from django_jobchains.db.ids import first_id_at
 from django_jobchains.db.times import checked_time
 from django_jobchains.exceptions import InvalidCursor
-from django_jobchains.statuses import FINAL, Status
+from django_jobchains.statuses import FINAL, OPEN, Status
 
 MAX_PAGE_SIZE = 1_000
 #: A page of rows with up to this number of types is combined from one page for each type.
@@ -211,6 +211,14 @@ class PagedQuerySet(JobTablesQuerySet[ModelT]):
 
 class ChainPartQuerySet(PagedQuerySet[ModelT]):
     """The filters that chains and jobs share."""
+
+    def of_schedule(self, name: str) -> Self:
+        """Chains that a schedule has enqueued, or their jobs."""
+        return self.filter(schedule_name=name)
+
+    def incomplete(self) -> Self:
+        """Jobs that may still run, or chains whose last job may: blocked, pending or running."""
+        return self._any_of("status", OPEN)
 
     def in_queue(self, queue: str) -> Self:
         """Jobs of this queue, or chains whose current job is in it."""

@@ -108,18 +108,6 @@ def checked_key(argument: str, given: Any) -> LimitKey:
     return function
 
 
-def checked_concurrency(given: Any) -> Concurrency:
-    if not isinstance(given, Concurrency):
-        raise TypeError(f"concurrency={given!r:.100} is not a Concurrency: pass Concurrency(limit, key=…, group=…).")
-    return given
-
-
-def checked_rate(given: Any) -> Rate:
-    if not isinstance(given, Rate):
-        raise TypeError(f"rate={given!r:.100} is not a Rate: pass Rate(limit, per, burst=…, key=…, group=…).")
-    return given
-
-
 class LimitKeys(NamedTuple):
     """What is stored with a job of a limited type.
 

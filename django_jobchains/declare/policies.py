@@ -135,9 +135,9 @@ class Policy:
 
     def __post_init__(self) -> None:
         _check_backoff(self.backoff)
-        _check_kind("lease", self.lease, Lease, "Lease(seconds=…), or the seconds")
-        _check_kind("isolation", self.isolation, Isolation, "a level such as 'process', or Isolation(level, …)")
-        _check_kind("retention", self.retention, Retention, "Retention(completed=…, cancelled=…, failed=…)")
+        checked_kind("lease", self.lease, Lease, "Lease(seconds=…), or the seconds")
+        checked_kind("isolation", self.isolation, Isolation, "a level such as 'process', or Isolation(level, …)")
+        checked_kind("retention", self.retention, Retention, "Retention(completed=…, cancelled=…, failed=…)")
         TIMEOUT.check_or("timeout", self.timeout, None)
         MAX_ATTEMPTS.check_or("max_attempts", self.max_attempts, None)
 
@@ -146,9 +146,10 @@ class Policy:
         return TIMEOUT.check_or("timeout", self.timeout, None)
 
 
-def _check_kind(argument: str, given: object, kind: type, remedy: str) -> None:
+def checked_kind(argument: str, given: Any, kind: type, remedy: str) -> Any:
     if given is not None and not isinstance(given, kind):
         raise TypeError(f"{argument}={given!r:.100} is not a {kind.__name__}: pass {remedy}.")
+    return given
 
 
 def _check_backoff(given: object) -> None:

@@ -21,16 +21,7 @@ from django_jobchains.declare.job_types import (
     first_annotation,
 )
 from django_jobchains.declare.labels import Label
-from django_jobchains.declare.limits import (
-    Concurrency,
-    LimitKey,
-    Rate,
-    TypeLimits,
-    checked_concurrency,
-    checked_key,
-    checked_rate,
-    record_limits,
-)
+from django_jobchains.declare.limits import Concurrency, LimitKey, Rate, TypeLimits, checked_key, record_limits
 from django_jobchains.declare.policies import (
     Backoff,
     BackoffFunction,
@@ -39,6 +30,7 @@ from django_jobchains.declare.policies import (
     Policy,
     Retention,
     RetryRule,
+    checked_kind,
     to_exception_classes,
     to_lease,
 )
@@ -357,8 +349,8 @@ def _checked_options(options: ProcessorOptions) -> tuple[Policy, dict[str, Any]]
 
 
 _LIMITS: Mapping[str, Callable[[Any], Any]] = {
-    "concurrency": checked_concurrency,
-    "rate": checked_rate,
+    "concurrency": lambda given: checked_kind("concurrency", given, Concurrency, "Concurrency(limit, key=…, group=…)"),
+    "rate": lambda given: checked_kind("rate", given, Rate, "Rate(limit, per, burst=…, key=…, group=…)"),
     "fair": partial(checked_key, "fair"),
 }
 _CHECKS: Mapping[str, Callable[[Any], Any]] = {

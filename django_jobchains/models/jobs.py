@@ -60,6 +60,9 @@ class JobTable(models.Model):
         base_manager_name = "objects"
         default_permissions: ClassVar[tuple[str, ...]] = ()
 
+    def __str__(self) -> str:
+        return str(self.pk)
+
 
 class JobQuerySet(ChainPartQuerySet["Job"]):
     page_orders: Orders = (("-chain_id", "-chain_index"), ("chain_id", "chain_index"))
@@ -86,19 +89,11 @@ class JobQuerySet(ChainPartQuerySet["Job"]):
             jobs.page_orders = (("-id",), ("id",))
         return jobs
 
-    def of_schedule(self, name: str) -> "JobQuerySet":
-        """Jobs of the chains that a schedule has enqueued."""
-        return self.filter(schedule_name=name)
-
     def of_chain(self, chain: ChainRef) -> "JobQuerySet":
         """The jobs of a chain, in the order of its steps."""
         jobs = self.filter(chain_id=chain_id_of(chain)).order_by("chain_index")
         jobs.page_orders = (("chain_index",), ("-chain_index",))
         return jobs
-
-    def incomplete(self) -> "JobQuerySet":
-        """Jobs that may still run: blocked, pending or running."""
-        return self._any_of("status", OPEN)
 
     def blocked_by(self, chain: ChainRef) -> "JobQuerySet":
         """Jobs that have this chain as a blocker, even if they no longer wait for it."""
@@ -391,17 +386,9 @@ class ChainQuerySet(ChainPartQuerySet["Chain"]):
         """The same as ``of_type``, so that chains and jobs can be filtered in the same way."""
         return self.of_type(*types)
 
-    def of_schedule(self, name: str) -> "ChainQuerySet":
-        """Chains that a schedule has enqueued."""
-        return self.filter(schedule_name=name)
-
     def roots(self) -> "ChainQuerySet":
         """Chains that no job has as a blocker."""
         return self.filter(not_a_blocker("id"))
-
-    def incomplete(self) -> "ChainQuerySet":
-        """Chains that may still run: their last job is blocked, pending or running."""
-        return self._any_of("status", OPEN)
 
     def blocked_by(self, chain: ChainRef) -> "ChainQuerySet":
         """Chains with a job that has this chain as a blocker, even if it no longer waits for it."""

@@ -41,9 +41,6 @@ class WorkerPresence(JobTable):
         verbose_name_plural = _("workers")
         default_permissions = ("view",)
 
-    def __str__(self) -> str:
-        return self.id
-
 
 class AttemptCount(JobTable):
     """How many attempts ended in a minute, or in an hour for one type or one queue, as counted by the workers."""
@@ -104,9 +101,6 @@ class QueueState(JobTable):
         verbose_name_plural = _("queues")
         default_permissions = ("view", "change")
 
-    def __str__(self) -> str:
-        return self.name
-
 
 class LimitOverride(JobTable):
     """Numbers that replace the declared numbers of a limit. NULL keeps the declared number."""
@@ -119,9 +113,6 @@ class LimitOverride(JobTable):
         verbose_name = _("limit of all workers")
         verbose_name_plural = _("limits")
         default_permissions = ("view", "change")
-
-    def __str__(self) -> str:
-        return self.name
 
 
 class TaskName(JobTable):
@@ -157,9 +148,6 @@ class KeyLock(JobTable):
     class Meta(JobTable.Meta):
         indexes = (models.Index(fields=["used_at"], name="jobchains_key_used"),)
 
-    def __str__(self) -> str:
-        return str(self.id)
-
 
 class RateState(JobTable):
     """When jobs with a rate key may start again. If a key has no row, as many jobs may start as the burst allows.
@@ -179,6 +167,3 @@ class RateState(JobTable):
     #: How far from full, in microseconds, the bucket was at least before each of the later starts. No more than this is
     #: refunded, because the passing of time has returned the rest.
     slack = models.BigIntegerField()
-
-    def __str__(self) -> str:
-        return self.key

@@ -4,6 +4,7 @@ The number of statements is constant for jobs, and for each record worker. Finis
 cost. Others are counted up to a limit.
 """
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
@@ -177,7 +178,7 @@ class Overview:
 
     def as_json(self) -> dict[str, Any]:
         """Return the overview as JSON values, with times in ISO 8601 format."""
-        return {name: _plain(value) for name, value in asdict(self).items()}
+        return json.loads(json.dumps(asdict(self), default=datetime.isoformat))  # type: ignore[no-any-return]
 
 
 @has_async_twin("monitoring")
@@ -354,13 +355,3 @@ def troubled_schedules(rows: ScheduleQuerySet) -> list[Schedule]:
     """Return the schedules that are failing or orphaned, by name, without their inputs and errors."""
     found = rows.in_state(Schedule.State.FAILING, Schedule.State.ORPHANED).order_by("name")
     return list(found.defer("input", "last_error")[:MAX_SCHEDULES])
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, dict):
-        return {name: _plain(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
-    return value

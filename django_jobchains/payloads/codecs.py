@@ -6,7 +6,8 @@ the codec was configured can still be read. See docs/decisions/0037-payload-code
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from logging import getLogger
 from typing import Any, Protocol
@@ -200,23 +201,23 @@ class UnreadableText(str):  # noqa: SLOT000 - values of models are pickled
     stored = ""
 
 
-def _encode(codec: PayloadCodec, text: str) -> str:
+@contextmanager
+def _reporting(operation: str) -> Iterator[None]:
     try:
-        return codec.encode(text)
+        yield
     except Exception as error:
-        _report("encode", error)
+        if on_failure is not None:
+            on_failure(operation, error.__cause__ if isinstance(error.__cause__, Exception) else error)
         raise
 
 
+@_reporting("encode")
+def _encode(codec: PayloadCodec, text: str) -> str:
+    return codec.encode(text)
+
+
+@_reporting("decode")
 def _decode(stored: str, error: type[InvalidPayload]) -> str:
-    try:
-        return _decoded(stored, error)
-    except Exception as problem:
-        _report("decode", problem)
-        raise
-
-
-def _decoded(stored: str, error: type[InvalidPayload]) -> str:
     codec = get_codec()
     if codec is None:
         raise error(
@@ -231,11 +232,6 @@ def _decoded(stored: str, error: type[InvalidPayload]) -> str:
             f"JOBCHAINS['PAYLOAD_CODEC'] cannot decode the stored value ({type(problem).__name__}). If a key was "
             "removed, add it to the keys again, and retry the job if it has failed."
         ) from problem
-
-
-def _report(operation: str, error: Exception) -> None:
-    if on_failure is not None:
-        on_failure(operation, error.__cause__ if isinstance(error.__cause__, Exception) else error)
 
 
 def _on_setting_changed(*, setting: str, **kwargs: Any) -> None:

@@ -1,5 +1,6 @@
 """The health of a worker: live (its loops make progress) and ready (it reaches the database and receives wake-ups)."""
 
+import json
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
@@ -36,10 +37,7 @@ class Health:
 
     def as_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        values = {**vars(self), "problems": list(self.problems)}
-        values["pools"] = [asdict(pool) for pool in self.pools]
-        values["processes"] = [process.as_json() for process in self.processes]
-        return values
+        return json.loads(json.dumps(asdict(self)))  # type: ignore[no-any-return]
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "Health":

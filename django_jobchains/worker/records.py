@@ -4,7 +4,7 @@ import math
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from logging import getLogger
 from typing import Any
@@ -200,10 +200,6 @@ class RecordLane:
     together. Records of a model with ``pre_dequeue`` are dequeued one by one: the next call follows when ``pre_handle``
     has returned.
     """
-
-    #: No job types are claimed here.
-    leases: Mapping[str, float] = {}
-    batch_limit: int | None = None
 
     def __init__(
         self, context: WorkerContext, kind: RecordType, pool: SlotPool, writer: EndWriter[EndedRecord]
