@@ -10,22 +10,18 @@ from django.test.utils import CaptureQueriesContext
 from django_jobchains import chains
 from django_jobchains.exceptions import PhaseError, RegistryError
 from django_jobchains.models import FailedAttempt, Job
-from django_jobchains.processors import Backoff, Batch, JobType, Processors, RescheduleJob, RunningJob
+from django_jobchains.processors import Backoff, Batch, JobType, RescheduleJob, RunningJob
 from django_jobchains.telemetry.events import AttemptEnded
 from tests.shop.models import Effect
 from tests.support.attempts import committed, on_own_connection
+from tests.support.fixtures import only_slice
 from tests.support.scenario import effect, write
 from tests.support.waiting import until, until_completed
 
 pytestmark = committed
 
 
-@pytest.fixture
-def processors(registry):
-    """Processors whose failed jobs are due again at once."""
-    part = Processors(backoff=Backoff(0, 1, 0, 0))
-    registry.add(part)
-    return part
+processors = only_slice(backoff=Backoff(0, 1, 0, 0))
 
 
 @pytest.fixture

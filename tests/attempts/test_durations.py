@@ -9,19 +9,15 @@ from django_jobchains.chains.tree import Extent, tree_of
 from django_jobchains.children.child_process import close_preload
 from django_jobchains.isolation import Isolation
 from django_jobchains.models import Job
-from django_jobchains.processors import Processors
 from tests.support.attempts import committed
+from tests.support.fixtures import only_slice
 from tests.support.jobs import is_a_minute, start_a_minute_earlier
 from tests.support.waiting import until
 
 pytestmark = committed
 
 
-@pytest.fixture
-def processors(registry):
-    part = Processors()
-    registry.add(part)
-    return part
+processors = only_slice()
 
 
 def step_of(chain):

@@ -13,10 +13,11 @@ import pytest
 from django_jobchains import chains
 from django_jobchains.attempts.job_attempt import JobAttempt
 from django_jobchains.models import FailedAttempt, Job
-from django_jobchains.processors import Backoff, Lease, Processors
+from django_jobchains.processors import Backoff, Lease
 from django_jobchains.telemetry.events import ThreadFailed
 from tests.shop.models import Effect
 from tests.support.attempts import committed
+from tests.support.fixtures import only_slice
 from tests.support.scenario import effects, write
 from tests.support.waiting import stays, until, until_completed
 from tests.support.worker_app import jobs
@@ -32,11 +33,7 @@ def _wake_ups(settings):
     settings.JOBCHAINS = {}
 
 
-@pytest.fixture
-def processors(registry):
-    part = Processors(backoff=Backoff(0.02, 1, 0.02, 0))
-    registry.add(part)
-    return part
+processors = only_slice(backoff=Backoff(0.02, 1, 0.02, 0))
 
 
 def completed():

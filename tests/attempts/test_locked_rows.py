@@ -13,11 +13,12 @@ from django_jobchains import chains
 from django_jobchains.attempts.batch_attempt import BatchAttempt
 from django_jobchains.exceptions import JobLocked, LeaseLost
 from django_jobchains.models import FailedAttempt, Job
-from django_jobchains.processors import Backoff, Processors
+from django_jobchains.processors import Backoff
 from tests.records.models import Export
 from tests.shop.models import Effect
 from tests.support.attempts import committed
 from tests.support.connections import Actor, holding, is_a_session_waiting
+from tests.support.fixtures import only_slice
 from tests.support.scenario import JOBS, RECORDS, complete, effect, effects, kinds, write
 from tests.support.waiting import stays, until, until_completed
 from tests.worker.test_locked_rows import _set_back_clock, until_its_lease_would_have_ended
@@ -32,11 +33,7 @@ def _one_thread(settings):
     settings.JOBCHAINS = {"ASYNC_THREADS": 1, "REAP_SECONDS": 0.1, "STUCK_SECONDS": 0.1}
 
 
-@pytest.fixture
-def processors(registry):
-    part = Processors(backoff=Backoff(0, 1, 0, 0))
-    registry.add(part)
-    return part
+processors = only_slice(backoff=Backoff(0, 1, 0, 0))
 
 
 def lock(job_ids):

@@ -10,10 +10,11 @@ import pytest
 from django_jobchains import chains
 from django_jobchains.exceptions import LeaseLost
 from django_jobchains.models import FailedAttempt
-from django_jobchains.processors import Backoff, Lease, Processors
+from django_jobchains.processors import Backoff, Lease
 from django_jobchains.telemetry.events import AttemptAbandoned, AttemptEnded, AttemptStuck, WorkerStopped
 from tests.records.models import Export
 from tests.support.attempts import WITHOUT_WAKE_UPS, committed
+from tests.support.fixtures import only_slice
 from tests.support.scenario import JOBS, RECORDS, complete, effects, kinds, prepare, wait, write
 from tests.support.waiting import stays, until
 from tests.support.workers import time_out
@@ -29,12 +30,7 @@ def _wake_ups(settings):
     settings.JOBCHAINS = {}
 
 
-@pytest.fixture
-def processors(registry):
-    """A slice whose jobs are retried at once."""
-    part = Processors(backoff=Backoff(0.02, 1, 0.02, 0))
-    registry.add(part)
-    return part
+processors = only_slice(backoff=Backoff(0.02, 1, 0.02, 0))
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from django_jobchains.children import limits
 from django_jobchains.declare import registry as registries
 from django_jobchains.declare.checks import check_database, check_isolation
 from django_jobchains.isolation import Isolation
-from django_jobchains.processors import JobType, Processors, get_registry
+from django_jobchains.processors import JobType, Processors
 
 #: Django's own checks of JSON fields query SQLite.
 pytestmark = pytest.mark.django_db
@@ -19,15 +19,6 @@ pytestmark = pytest.mark.django_db
 
 def found(**options):
     return [message for message in run_checks(**options) if str(message.id).startswith("jobchains.")]
-
-
-@pytest.fixture
-def registry(monkeypatch):
-    """Empty the registry of the project for the test."""
-    registry = get_registry()
-    monkeypatch.setattr(registry, "slices", [])
-    monkeypatch.setattr(registry, "declared", {})
-    return registry
 
 
 def charge_slice(**options):

@@ -1,22 +1,16 @@
 import pytest
 
-from django_jobchains.processors import Backoff, Processors
+from django_jobchains.processors import Backoff
 from django_jobchains.store import get_store
 from django_jobchains.worker import Worker
-from tests.support.attempts import WITHOUT_WAKE_UPS
+from tests.support.attempts import no_wake_ups
+from tests.support.fixtures import only_slice
+
+__all__ = ("no_wake_ups",)
 
 
-@pytest.fixture(autouse=True)
-def _no_wake_ups(settings):
-    settings.JOBCHAINS = WITHOUT_WAKE_UPS
-
-
-@pytest.fixture
-def processors(registry):
-    """Processors whose jobs are retried after 100 seconds, which is after the test."""
-    part = Processors(backoff=Backoff(initial_seconds=100, jitter=0))
-    registry.add(part)
-    return part
+#: Jobs are retried after 100 seconds, which is after the test.
+processors = only_slice(backoff=Backoff(initial_seconds=100, jitter=0))
 
 
 @pytest.fixture

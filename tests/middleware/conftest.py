@@ -1,3 +1,3 @@
-from tests.attempts.conftest import _no_wake_ups, processors
+from tests.attempts.conftest import no_wake_ups, processors
 
-__all__ = ("_no_wake_ups", "processors")
+__all__ = ("no_wake_ups", "processors")

@@ -1,8 +1,3 @@
-import pytest
+from tests.support.attempts import no_wake_ups
 
-from tests.support.attempts import WITHOUT_WAKE_UPS
-
-
-@pytest.fixture(autouse=True)
-def _no_wake_ups(settings):
-    settings.JOBCHAINS = WITHOUT_WAKE_UPS
+__all__ = ("no_wake_ups",)

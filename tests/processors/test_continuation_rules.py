@@ -7,17 +7,8 @@ from django.core.checks import run_checks
 
 from django_jobchains import chains
 from django_jobchains.models import FailedAttempt
-from django_jobchains.processors import JobType, Processors, get_registry
+from django_jobchains.processors import JobType, Processors
 from tests.support.attempts import committed
-
-
-@pytest.fixture
-def registry(monkeypatch):
-    """Empty the registry of the project for the test."""
-    registry = get_registry()
-    monkeypatch.setattr(registry, "slices", [])
-    monkeypatch.setattr(registry, "declared", {})
-    return registry
 
 
 def messages():

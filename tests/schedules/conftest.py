@@ -3,15 +3,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from django_jobchains.models import Schedule
-from django_jobchains.processors import Processors, Registry
+from django_jobchains.processors import Registry
 from django_jobchains.schedules.firing import DeclaredSchedules, fire
+from tests.support.fixtures import only_slice
 
-
-@pytest.fixture
-def processors(registry):
-    processors = Processors()
-    registry.add(processors)
-    return processors
+processors = only_slice()
 
 
 @pytest.fixture

@@ -47,6 +47,17 @@ def events():
     remove_sink(recorded)
 
 
+def only_slice(**options):
+    """Return a fixture: the only slice of the project during the test, with these options."""
+
+    @pytest.fixture
+    def processors(registry):
+        registry.add(part := Processors(**options))
+        return part
+
+    return processors
+
+
 @pytest.fixture
 def registry(monkeypatch):
     """The registry of workers and of the project, for one test."""

@@ -1,10 +1,3 @@
-import pytest
+from tests.support.fixtures import only_slice
 
-from django_jobchains.processors import Processors
-
-
-@pytest.fixture
-def processors(registry):
-    """Return the only slice of the project for one test."""
-    registry.add(processors := Processors())
-    return processors
+processors = only_slice()

@@ -8,9 +8,10 @@ from django.db import connection
 from django.test import override_settings
 
 from django_jobchains.models import DeferredWrite
-from django_jobchains.processors import Backoff, Processors
+from django_jobchains.processors import Backoff
 from tests.admin.conftest import staff
 from tests.support.attempts import WITHOUT_WAKE_UPS
+from tests.support.fixtures import only_slice
 
 __all__ = ("staff",)
 
@@ -39,11 +40,7 @@ def _encrypted():
         yield
 
 
-@pytest.fixture
-def processors(registry):
-    """The only slice of the project, whose failed jobs are due again at once."""
-    registry.add(processors := Processors(backoff=Backoff(0, 1, 0, 0)))
-    return processors
+processors = only_slice(backoff=Backoff(0, 1, 0, 0))
 
 
 def raw_tables():
