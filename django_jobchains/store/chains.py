@@ -21,7 +21,7 @@ from django_jobchains.payloads.codecs import encode_json
 from django_jobchains.statuses import FINAL
 from django_jobchains.store.blockers import Blockers
 from django_jobchains.store.database import Database, Part, ids_json, statement
-from django_jobchains.store.errors import each_if_blamed, is_lock_timeout, retried
+from django_jobchains.store.errors import call_in_parts, is_lock_timeout, retried
 from django_jobchains.store.jobs import Jobs
 from django_jobchains.store.last_jobs import LastJob, LastJobs
 from django_jobchains.store.rows import ChainEnd, ChainLifetime, ChainWait, Effects, ExpiredJob, NewJob
@@ -126,17 +126,20 @@ class Chains(Part):
         self._blockers.resolve(cancelled, effects)
         return {self.db.id(chain_id) for _, chain_id, _ in changed}
 
-    def expire(self, limit: int, effects: Effects) -> list[ExpiredJob]:
+    def expire(
+        self, limit: int, effects: Effects, failed: dict[UUID, OperationalError] | None = None
+    ) -> list[ExpiredJob]:
         """Cancel jobs that have not started and have expired, the longest expired first.
 
-        Locked jobs are skipped, and jobs that locked jobs wait for.
+        Locked jobs are skipped. Jobs that cannot be cancelled, for example because a locked job waits for them, are
+        added to ``failed``. Jobs in it are not tried again. If there is a new one, others may be left.
         """
-        late = self._read_late(limit)
-        return each_if_blamed(partial(self._expire_jobs, effects), late) if late else []
+        failed = {} if failed is None else failed
+        return call_in_parts(partial(self._expire_jobs, effects), self._read_late(limit, failed), failed)
 
     @retried
-    def _read_late(self, limit: int) -> list[UUID]:
-        return [self.db.id(id_) for (id_,) in self.db.fetch(self._late, [limit])]
+    def _read_late(self, limit: int, failed: Collection[UUID]) -> list[UUID]:
+        return [self.db.id(id_) for (id_,) in self.db.fetch(self._late, [ids_json(failed), limit])]
 
     @retried
     def _expire_jobs(self, effects: Effects, job_ids: list[UUID]) -> list[ExpiredJob]:
@@ -310,7 +313,7 @@ class Chains(Part):
         return f"""
             SELECT late.id FROM {self.tables.job} AS late {self.db.by_index("jobchains_expiring")}
             WHERE late.expires_at <= {self.db.now} AND late.attempt = 0 AND late.status IN ('blocked', 'pending')
-            ORDER BY late.expires_at LIMIT %s {self.db.skip_lock("late")}
+            AND NOT late.id {self.db.any_id} ORDER BY late.expires_at LIMIT %s {self.db.skip_lock("late")}
         """
 
     @statement

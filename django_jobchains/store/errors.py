@@ -3,7 +3,7 @@
 import random
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -28,6 +28,8 @@ INVALID_CLASS = "42"
 TRIES = 8
 #: The longest wait before the second try. It doubles before each of the next, so that repeated conflicts spread out.
 FIRST_WAIT_SECONDS = 0.02
+#: How long ``call_in_parts`` calls again after errors, because the thread has other work.
+MAX_PARTS_SECONDS = 0.5
 
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
@@ -71,17 +73,33 @@ def _retried(
     return run
 
 
-def each_if_blamed(call: Callable[[list[Item]], list[Result]], items: list[Item]) -> list[Result]:
-    """Make a call with these items, and return its results. If its statement is blamed, call with each item alone.
+def call_in_parts(
+    call: Callable[[list[Item]], Iterable[Result]], items: list[Item], failed: dict[Item, OperationalError]
+) -> list[Result]:
+    """Make a call with these items, and return its results. While its statement is blamed, call with fewer items.
 
-    Items for which that fails as well are skipped: a lock that one of them waits for must not delay the others.
+    A lock that one of them waits for must not delay the others. An item that fails alone is added to ``failed``. If
+    this has items already, the first call has one item. If all of this takes long, the remaining items are skipped.
     """
-    try:
-        return call(items)
-    except OperationalError as error:
-        if not blames_statement(error):
-            raise
-    return [result for item in items for result in each_if_blamed(call, [item])] if len(items) > 1 else []
+    results: list[Result] = []
+    began = time.monotonic()
+    size = 1 if failed else len(items)
+    while items:
+        part = items[:size]
+        try:
+            results += call(part)
+            size *= 2
+        except OperationalError as error:
+            if not blames_statement(error):
+                raise
+            if len(part) > 1:
+                size = len(part) // 2
+                continue
+            failed[part[0]] = error
+            if time.monotonic() - began > MAX_PARTS_SECONDS:
+                break
+        items = items[len(part) :]
+    return results
 
 
 def is_lock_timeout(error: BaseException) -> bool:

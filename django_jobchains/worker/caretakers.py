@@ -10,7 +10,7 @@ from logging import getLogger
 from typing import Any
 from uuid import UUID
 
-from django.db import IntegrityError
+from django.db import IntegrityError, OperationalError
 
 from django_jobchains.attempts.outcome import backoff_seconds
 from django_jobchains.chains.pruning import Rule, Walk, full_ranges
@@ -249,23 +249,23 @@ class Unblocker(PeriodicTask):
         self._worker = context.worker
         self._registry = context.options.registry
         self._after: UUID | None = None
+        #: The expired jobs that could not be cancelled in this round.
+        self._failed: dict[UUID, OperationalError] = {}
         self.seconds: float = context.settings.SWEEP_SECONDS
 
     def step(self) -> bool:
         """Sweep a batch, and return whether there are more jobs to read."""
         if not self._heartbeat.is_first:
             self._after = None
+            self._failed.clear()
             return False
         waits = self._store.db.waits_at_most(LOCK_SECONDS)
         with announced(self._store) as effects, waits, measured("sweep", self._worker):
             freed, self._after = self._store.blockers.sweep(SWEEP_LIMIT, self._after, effects)
         report(BlockedJobsSwept(self._worker, len(freed), tuple(freed)))
-        with announced(self._store) as effects, self._store.db.waits_at_most(LOCK_SECONDS):
-            expired = self._store.chains.expire(EXPIRE_LIMIT, effects)
-        for job in expired:
-            report(JobExpired(self._worker, job.id, job.chain_id, job.type_name))
+        has_more = self._expire()
         forgotten = self._store.keys.forget(FORGET_LIMIT)
-        has_more = self._after is not None or len(expired) == EXPIRE_LIMIT or forgotten == FORGET_LIMIT
+        has_more |= self._after is not None or forgotten == FORGET_LIMIT
         processors = self._registry.processors()
         limited = {part.job_type.name: (part.job_type, part.limits) for part in processors if part.limits}
         if limited:
@@ -273,6 +273,22 @@ class Unblocker(PeriodicTask):
         if any(limit.rate for limit in self._registry.limits().values()):
             has_more |= self._store.rates.forget(FORGET_LIMIT) == FORGET_LIMIT
         return has_more
+
+    def _expire(self) -> bool:
+        """Cancel expired jobs, and return whether there may be more. At the end, log that some could not be."""
+        before = len(self._failed)
+        with announced(self._store) as effects, self._store.db.waits_at_most(LOCK_SECONDS):
+            expired = self._store.chains.expire(EXPIRE_LIMIT, effects, self._failed)
+        for job in expired:
+            report(JobExpired(self._worker, job.id, job.chain_id, job.type_name))
+        if len(expired) == EXPIRE_LIMIT or len(self._failed) > before:
+            return True
+        if self._failed:
+            job_id, error = self._failed.popitem()
+            text = "%d expired jobs cannot be cancelled yet, such as job %s: %s"
+            logger.warning(text, before, job_id, log_text(error))
+            self._failed.clear()
+        return False
 
     def _set_limit_keys(self, limited: Mapping[str, tuple[JobType[Any, Any], TypeLimits]]) -> bool:
         """Set the keys of jobs that were enqueued by code that did not know the limits; return whether there are more.

@@ -6,12 +6,10 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 
-from django.db import OperationalError
-
 from django_jobchains.attempts.outcome import Outcome, not_started
 from django_jobchains.notifications.wakeups import announced
 from django_jobchains.store import Store
-from django_jobchains.store.errors import blames_statement
+from django_jobchains.store.errors import call_in_parts
 from django_jobchains.store.rows import AttemptKey, ClaimedJob, EndedAttempt, ExpiredJob
 from django_jobchains.telemetry import measured, report
 from django_jobchains.telemetry.events import JobExpired
@@ -244,10 +242,7 @@ class ClaimLoop:
         If that fails, the next step retries. For a job that is locked, or that a locked job waits for, it is deferred.
         """
         self.unwanted += keys
-        locked = hand_back_unlocked(self._store, self.unwanted, has_begun=False)
-        if len(locked) > 1:  # One locked row may have prevented the others from being written.
-            locked = [key for each in locked for key in hand_back_unlocked(self._store, [each], has_begun=False)]
-        if locked:
+        if locked := hand_back_unlocked(self._store, self.unwanted, has_begun=False):
             self._store.deferred.defer([EndedAttempt("handed_back", key, has_begun=False) for key in locked])
         self._leases.release(self.unwanted)
         self._count_back(len(self.unwanted))
@@ -335,13 +330,9 @@ def hand_back_unlocked(store: Store, keys: list[AttemptKey], *, has_begun: bool)
 
     Their jobs are locked, for example by a handler inside ``complete()``, or the jobs that wait for one of them.
     """
-    written: set[AttemptKey] = set()
-    try:
-        with announced(store) as effects, store.db.waits_at_most(LOCK_SECONDS):
-            written = store.attempts.hand_back(keys, effects, has_begun=has_begun)
-    except OperationalError as error:
-        if not blames_statement(error):
-            raise
+    with announced(store) as effects, store.db.waits_at_most(LOCK_SECONDS):
+        hand_back = partial(store.attempts.hand_back, effects=effects, has_begun=has_begun)
+        written = set(call_in_parts(hand_back, keys, {}))
     missing = [key for key in keys if key not in written]
     lost = store.leases.check(missing).lost
     return [key for key in missing if key not in lost]

@@ -13,13 +13,14 @@ from django_jobchains import chains
 from django_jobchains.models import DeferredWrite, FailedAttempt, Job
 from django_jobchains.payloads.codecs import encode_payloads
 from django_jobchains.processors import Backoff, FailJob, RescheduleJob
-from django_jobchains.store import deferred, get_store
+from django_jobchains.store import deferred, errors, get_store
 from django_jobchains.store.attempts import Attempts
 from django_jobchains.store.blockers import Blockers
 from django_jobchains.store.deferred import Deferred
 from django_jobchains.store.leases import Leases
 from django_jobchains.telemetry.events import AttemptAbandoned, AttemptEnded, JobReaped, OutcomeDelayed, ThreadFailed
 from django_jobchains.worker import end_writer
+from django_jobchains.worker.caretakers import Unblocker
 from django_jobchains.worker.end_writer import MAX_BATCH_SIZE, MAX_RETRY_SECONDS, DelayedEnds
 from django_jobchains.worker.threads import LOCK_SECONDS
 from tests.shop.models import Effect
@@ -210,6 +211,39 @@ def test_locked_dependent_delays_only_the_expired_job_it_waits_for(quick, others
     other.result()
     until(lambda: late.refresh().is_expired)
     assert (late.current_job.attempt, late.current_job.crashes) == (0, 0)
+
+
+@pytest.fixture
+def locked_late(quick):
+    """Four expired jobs that one locked job waits for."""
+    late = chains.enqueue_many([quick.item(expires=database_now() - timedelta(minutes=1)) for _ in range(4)])
+    other = lock(quick.enqueue(blockers=late))
+    yield late
+    other.result()
+
+
+def test_claim_loop_defers_expired_jobs_that_it_cannot_cancel_soon(locked_late, make_worker, store, monkeypatch):
+    monkeypatch.setattr(errors, "MAX_PARTS_SECONDS", -1)  # Only until the first failure.
+    hand_back, tried, expired = Attempts.hand_back, [], []
+
+    def record(attempts, keys, *args, **options):
+        tried.append(len(keys))
+        return hand_back(attempts, keys, *args, **options)
+
+    monkeypatch.setattr(Attempts, "hand_back", record)
+    store.jobs.claim("worker", 10, {"worker.quick": 60}, expired=expired)
+    make_worker().components.claim_loop._hand_back([job.key for job in expired])
+    assert tried == [4, 2, 1]
+    assert set(DeferredWrite.objects.values_list("job_id", flat=True)) == {chain.id for chain in locked_late}
+
+
+def test_expired_jobs_that_maintenance_cannot_cancel_are_logged_once_per_round(locked_late, make_worker, caplog):
+    unblocker = Unblocker(make_worker().components.context, SimpleNamespace(is_first=True))
+    for _ in range(2):
+        while unblocker.step():
+            pass
+    lines = [record.getMessage() for record in caplog.records if "cannot be cancelled yet" in record.getMessage()]
+    assert [line.partition(",")[0] for line in lines] == ["4 expired jobs cannot be cancelled yet"] * 2
 
 
 def test_locked_blocker_delays_only_the_job_whose_continuation_waits_for_it(processors, quick, others, start):

@@ -10,6 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from django_jobchains.db.times import Times
 from django_jobchains.models import Job
 from django_jobchains.models.jobs import ShownStatus, shown_status
+from django_jobchains.store import errors
 from django_jobchains.store.deduplication import Deduplicate
 from django_jobchains.store.rows import Effects, EndedAttempt, FinishedJob
 from tests.store.conftest import with_locks
@@ -326,6 +327,19 @@ def test_maintenance_skips_jobs_that_locked_jobs_wait_for(store):
         effects = Effects()
         assert {job.id for job in store.chains.expire(10, effects)} == {ids[0], ids[2]} == effects.finished_chains
     assert statuses(*ids) == ["cancelled", "pending", "cancelled"]
+
+
+@with_locks
+def test_maintenance_continues_after_jobs_that_it_could_not_cancel(store, monkeypatch):
+    monkeypatch.setattr(errors, "MAX_PARTS_SECONDS", -1)  # Each call ends after the first failure.
+    *locked, other = (create(store, expires_at=database_now() - minutes * MINUTE)[0] for minutes in (4, 3, 2))
+    [dependent] = create(store, blockers=tuple(locked))
+    holding(lambda store: store.attempts.lock(dependent))
+    failed = {}
+    with store.db.waits_at_most(0.02):
+        ended = [[job.id for job in store.chains.expire(2, Effects(), failed)] for _ in range(3)]
+    assert ended == [[], [], [other]]
+    assert list(failed) == locked
 
 
 # What follows
