@@ -273,6 +273,10 @@ def current_database() -> str:
     return bound_database.get() or get_settings().DATABASE
 
 
+#: The entered blocks of ``with scope:``, the innermost last. By context, because threads and tasks may share a scope.
+_entered: ContextVar[tuple[AbstractContextManager[None], ...]] = ContextVar("jobchains_entered", default=())
+
+
 class Scope(AbstractContextManager[None]):
     """A context manager that can also decorate functions, including async ones.
 
@@ -283,11 +287,14 @@ class Scope(AbstractContextManager[None]):
         self._block = block
 
     def __enter__(self) -> None:
-        self._entered = self._block()
-        self._entered.__enter__()
+        block = self._block()
+        block.__enter__()
+        _entered.set((*_entered.get(), block))
 
     def __exit__(self, *error: Any) -> bool | None:
-        return self._entered.__exit__(*error)
+        *outer, block = _entered.get()
+        _entered.set(tuple(outer))
+        return block.__exit__(*error)
 
     def __call__(self, function: FunctionT) -> FunctionT:
         @wraps(function)

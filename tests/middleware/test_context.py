@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -86,6 +87,22 @@ def test_bound_decorates_async_functions():
         return dict(context.current())
 
     assert asyncio.run(view()) == {"tenant": "acme"}
+    assert context.current() == {}
+
+
+def test_threads_and_nested_blocks_can_share_a_scope():
+    """Steps two threads: the second one enters the scope while the first one is inside, and leaves it last."""
+    scope = context.bound(tenant="acme")
+    with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
+        for thread in (first, second):
+            thread.submit(scope.__enter__).result()
+        for thread in (first, second):
+            thread.submit(scope.__exit__, None, None, None).result()
+            assert thread.submit(context.current).result() == {}
+    with scope:
+        with scope:
+            pass
+        assert context.current() == {"tenant": "acme"}
     assert context.current() == {}
 
 
