@@ -323,7 +323,7 @@ def _queryset(model: type[Model], given: object) -> QuerySet[Any]:
     if any(getattr(join.join_field, "multiple", False) for join in joins):
         raise ValueError(
             "queryset= joins a table that may have several rows for a record, which would then count several times: "
-            "use Exists(…) instead."
+            "use Exists(…) instead, and ~Exists(…) instead of isnull=True."
         )
     return given
 

@@ -61,6 +61,7 @@ def test_the_name_defaults_to_that_of_the_model(processors):
         ({"queryset": Upload.objects.order_by("id").reverse()}, "must leave locks and the order to the worker"),
         ({"queryset": Upload.objects.filter(repository__upload__size=1)}, "use Exists(…) instead"),
         ({"queryset": Upload.objects.annotate(other=models.F("repository__upload__size"))}, "use Exists(…) instead"),
+        ({"queryset": Upload.objects.filter(repository__upload__isnull=True)}, "~Exists(…) instead of isnull=True"),
         ({"isolation": "container"}, "isolation='container' is not a level"),
         ({"reset_failure_message": ""}, "reset_failure_message='' is not a text"),
     ],
