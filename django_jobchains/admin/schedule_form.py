@@ -224,7 +224,9 @@ class ScheduleFormAdmin(ScheduleDetailAdmin, ScheduleListAdmin):
         input_form: PayloadForm | None,
     ) -> HttpResponse | None:
         """Create or update and log the schedule, or add the error to the form and return None."""
-        options = form.options() | ({"input": input_form.cleaned_data["payload"]} if input_form else {})
+        options = form.options()
+        if input_form and "payload" in input_form.cleaned_data:
+            options["input"] = input_form.cleaned_data["payload"]
         try:
             with transaction.atomic(using=current_database()):
                 if schedule is None:

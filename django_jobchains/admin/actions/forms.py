@@ -120,7 +120,7 @@ class PayloadForm(ActionForm):
     """Fields for the members of an input or output, or one field for its JSON if the type has no members.
 
     The value is ``cleaned_data["payload"]``. ``stored``: a value to change, which is shown as JSON, so that nothing of
-    it is lost.
+    it is lost. If the user does not change it, ``cleaned_data`` has no payload.
     """
 
     def __init__(
@@ -134,17 +134,17 @@ class PayloadForm(ActionForm):
         **options: Any,
     ) -> None:
         super().__init__(*args, **options)
-        self._codec, self._error = codec, error
+        self._codec, self._error, self._is_stored = codec, error, stored is not NO_DEFAULT
         schema = codec.json_schema()
-        members = members_of(schema) if stored is NO_DEFAULT else ()
+        members = () if self._is_stored else members_of(schema)
         self._members = {f"payload_{member.name}": member for member in members}
         shown = _indented(example_of(schema)) if schema else ""
-        if stored is not NO_DEFAULT:
+        if self._is_stored:
             shown = _indented(stored)
         self.legend = legend if self._members else ""
         self.schema = _indented(schema) if schema else ""
         self.fields |= {name: field_of(member) for name, member in self._members.items()} or {
-            "payload": JSONTextField(label=json_label, initial=shown)
+            "payload": JSONTextField(label=json_label, initial=shown, show_hidden_initial=self._is_stored)
         }
 
     def member_fields(self) -> list[forms.BoundField]:
@@ -156,6 +156,9 @@ class PayloadForm(ActionForm):
     def clean(self) -> dict[str, Any]:
         values = super().clean() or self.cleaned_data
         if {"payload", *self._members} & self.errors.keys():
+            return values
+        if self._is_stored and not self.has_changed():
+            del values["payload"]  # It may need ``upgrade_input``, and another user may have changed it.
             return values
         try:
             text = self._text(values)

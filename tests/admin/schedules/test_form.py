@@ -9,6 +9,7 @@ from django.contrib.admin.models import ADDITION, CHANGE, LogEntry
 from django_jobchains import schedules
 from django_jobchains.admin import ChainAdmin, ScheduleAdmin
 from django_jobchains.models import Schedule
+from django_jobchains.processors import RunningJob
 from tests.admin.browsing import Page, index, messages_in, text_of, url
 from tests.admin.schedules.conftest import ALL, Report
 
@@ -177,6 +178,22 @@ def test_the_form_of_a_schedule_changes_only_what_the_user_changed(superuser, mi
     superuser.post(page, {**values, "every": "0:30:00"})
     changed = schedules.get("mine")
     assert (changed.cron, changed.every, changed.queue) == (None, timedelta(minutes=30), "slow")
+    schedules.update("mine", input=Report("week", 9))
+    superuser.post(page, {**values, "priority": "6"})
+    assert schedules.get("mine").input == {"kind": "week", "days": 9}
+
+
+def test_the_options_of_an_input_of_an_earlier_version_can_be_changed(superuser, processors, mine):
+    @processors.register("shop.renamed", upgrade_input=lambda stored: Report(stored["name"]))
+    def renamed(job: RunningJob[Report]) -> None: ...
+
+    Schedule.objects.update(type_name="shop.renamed", input={"name": "tea"})
+    page = url("edit", mine, "schedule")
+    values = {**initial_of(superuser, page), **shown_by(superuser, page)}
+    superuser.post(page, {**values, "queue": "fast"})
+    changed = schedules.get("mine")
+    assert (changed.queue, changed.input) == ("fast", {"name": "tea"})
+    assert errors_of(superuser.post(page, {**values, "payload": '{"name": "jam"}'})).keys() == {"payload"}
 
 
 def test_errors_of_a_change_are_shown_and_nothing_is_changed(superuser, mine):
