@@ -347,11 +347,21 @@ class JobRecordAdmin(RecordActionAdmin):
         ]
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        """Keep the values that were read, from which ``save_model`` finds the columns that have changed."""
         record = super().get_object(request, object_id, from_field)
         if record is not None:
-            record._loaded = {field: deepcopy(field.value_from_object(record)) for field in self._own_fields()}
+            self._keep_values(record)
         return record
+
+    def get_changelist_formset(self, request: HttpRequest, **kwargs: Any) -> Any:
+        """Keep the values of the rows that ``list_editable`` changes, which are not read by ``get_object``."""
+        keep_values = self._keep_values
+
+        class RecordFormSet(super().get_changelist_formset(request, **kwargs)):  # type: ignore[misc]
+            def add_fields(self, form: Any, index: Any) -> None:
+                super().add_fields(form, index)
+                keep_values(form.instance)
+
+        return RecordFormSet
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         """Write only the columns of the form, and others that have changed since the record was read.
@@ -369,6 +379,10 @@ class JobRecordAdmin(RecordActionAdmin):
             if field.name in form.fields or field not in loaded or field.pre_save(obj, False) != loaded[field]
         ]
         obj.save(update_fields=changed)
+
+    def _keep_values(self, record: Any) -> None:
+        """Keep the values that were read, from which ``save_model`` finds the columns that have changed."""
+        record._loaded = {field: deepcopy(field.value_from_object(record)) for field in self._own_fields()}
 
     def _own_fields(self) -> list[Any]:
         """Return the fields that are not columns of ``JobRecord``."""

@@ -267,6 +267,25 @@ def test_saving_the_form_writes_columns_that_a_subclass_sets(superuser, monkeypa
     assert (record.size, record.result) == (12, "of the class")
 
 
+def test_saving_the_list_writes_its_columns_and_those_that_a_subclass_sets(superuser, monkeypatch):
+    record, repository, uploads = put(), Repository.objects.create(name="tea"), type(site.get_model_admin(Upload))
+    save = uploads.save_model
+
+    def save_late(self, request, obj, form, change):
+        Upload.objects.filter(pk=obj.pk).update(result="of the handler")
+        obj.repository = repository
+        save(self, request, obj, form, change)
+
+    monkeypatch.setattr(uploads, "save_model", save_late)
+    monkeypatch.setattr(uploads, "list_display", ("__str__", "size"))
+    monkeypatch.setattr(uploads, "list_editable", ("size",))
+    row = {"form-0-id": record.pk, "form-0-size": "12"}
+    answer = {"form-TOTAL_FORMS": 1, "form-INITIAL_FORMS": 1, "_save": "Save", **row}
+    assert superuser.post(url("changelist", model=Upload), answer).status_code == 302
+    record.refresh_from_db()
+    assert (record.size, record.repository, record.result) == (12, repository, "of the handler")
+
+
 def test_a_new_record_is_queued(superuser):
     answer = {"size": "12", "result": "x", "repository": Repository.objects.create(name="tea").pk}
     superuser.post(url("add", model=Upload), {**answer, "process_after_0": "", "process_after_1": ""})
