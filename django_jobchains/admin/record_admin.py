@@ -375,20 +375,20 @@ class JobRecordAdmin(RecordActionAdmin):
         # ``pre_save`` sets the value of fields such as those with ``auto_now``.
         changed = [
             field.name
-            for field in self._own_fields()
+            for field in self._own_fields(obj)
             if field.name in form.fields or field not in loaded or field.pre_save(obj, False) != loaded[field]
         ]
         obj.save(update_fields=changed)
 
     def _keep_values(self, record: Any) -> None:
         """Keep the values that were read, from which ``save_model`` finds the columns that have changed."""
-        record._loaded = {field: deepcopy(field.value_from_object(record)) for field in self._own_fields()}
+        record._loaded = {field: deepcopy(field.value_from_object(record)) for field in self._own_fields(record)}
 
-    def _own_fields(self) -> list[Any]:
-        """Return the fields that are not columns of ``JobRecord``."""
-        ours = set(self.record_type.columns.values())
+    def _own_fields(self, record: Any) -> list[Any]:
+        """Return the fields that are not columns of ``JobRecord``, except deferred ones, which are not saved either."""
+        ours, deferred = {*self.record_type.columns.values()}, record.get_deferred_fields()
         fields = [field for field in self.opts.concrete_fields if not (field.primary_key or field.generated)]
-        return [field for field in fields if field.name not in ours]
+        return [field for field in fields if field.name not in ours and field.attname not in deferred]
 
     def check(self, **kwargs: Any) -> list[checks.CheckMessage]:
         found = super().check(**kwargs)

@@ -8,6 +8,7 @@ from django.contrib import admin
 from django.contrib.auth.models import User
 from django.db import connection
 from django.db.models import JSONField, Value
+from django.test.utils import CaptureQueriesContext
 
 from django_jobchains import records
 from django_jobchains.admin import base, record_admin
@@ -284,6 +285,19 @@ def test_saving_the_list_writes_its_columns_and_those_that_a_subclass_sets(super
     assert superuser.post(url("changelist", model=Upload), answer).status_code == 302
     record.refresh_from_db()
     assert (record.size, record.repository, record.result) == (12, repository, "of the handler")
+
+
+def test_deferred_columns_are_neither_read_nor_written(superuser, monkeypatch):
+    record, uploads = put(), type(site.get_model_admin(Upload))
+    find = uploads.get_queryset
+    monkeypatch.setattr(uploads, "get_queryset", lambda self, request: find(self, request).defer("result"))
+    monkeypatch.setattr(uploads, "fields", ("size",))
+    with CaptureQueriesContext(connection) as queries:
+        assert superuser.get(url("change", record)).status_code == 200
+        assert superuser.post(url("change", record), {"size": "12"}).status_code == 302
+    assert not [query["sql"] for query in queries if '"result"' in query["sql"]]
+    record.refresh_from_db()
+    assert record.size == 12
 
 
 def test_a_new_record_is_queued(superuser):
