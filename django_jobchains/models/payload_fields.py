@@ -113,11 +113,13 @@ class ReadOnlyInstance:
 
 @receiver(pre_save, sender="django_jobchains.Job")
 def refuse_fixture(raw: bool, **kwargs: Any) -> None:
-    """Refuse jobs that Django loads from a fixture, for which it does not call ``save``."""
+    """Refuse jobs that Django loads from a fixture or for ``serialized_rollback``: it does not call ``save``."""
     if raw:
         raise TypeError(
             "Jobs cannot be loaded from a fixture. Run dumpdata with '-e django_jobchains' to create one without them. "
-            "To back up or copy jobs, use the tools of the database, such as pg_dump: see docs/operate/backups.md."
+            "If a test with serialized_rollback loads jobs that a migration has enqueued, set TEST_NON_SERIALIZED_APPS "
+            "= ['django_jobchains'] in the settings. To back up or copy jobs, use the tools of the database, such as "
+            "pg_dump: see docs/operate/backups.md."
         )
 
 

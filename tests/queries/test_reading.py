@@ -4,6 +4,7 @@ from uuid import uuid4
 
 import pytest
 from django.core.management import call_command
+from django.db import connection
 
 from django_jobchains import chains
 from django_jobchains.models import Chain, Job, JobProgress
@@ -117,6 +118,18 @@ def test_jobs_cannot_be_loaded_from_a_fixture(dumped, tmp_path):
     with pytest.raises(TypeError, match=r"-e django_jobchains.* pg_dump"):
         call_command("loaddata", path)
     assert chain.refresh().status == "completed"
+
+
+def test_a_setting_of_django_leaves_jobs_out_of_a_serialized_rollback(settings):
+    """``TransactionTestCase`` serializes what migrations have created, and restores it before each test."""
+    chain, creation = pending(), connection.creation
+    with pytest.raises(TypeError, match=r"set TEST_NON_SERIALIZED_APPS = \['django_jobchains'\]"):
+        creation.deserialize_db_from_string(creation.serialize_db_to_string())
+    settings.TEST_NON_SERIALIZED_APPS = ["django_jobchains"]
+    contents = creation.serialize_db_to_string()
+    chains.delete(chain)
+    creation.deserialize_db_from_string(contents)
+    assert not Job.objects.exists()
 
 
 def test_chains_are_equal_if_their_ids_are():
