@@ -210,7 +210,7 @@ async def aget(chain_id: ChainRef, *, job_type: Any = None, using: str | None = 
 
 
 @has_async_twin("chains")
-def cancel(chain_ids: ChainRefs, *, using: str | None = None) -> set[UUID]:
+def cancel(ids: ChainRefs, *, using: str | None = None) -> set[UUID]:
     """Cancel chains that may still run, and return their ids.
 
     Blocked, pending and scheduled jobs are cancelled immediately. A running job is asked to stop (``job.signal``), and
@@ -220,7 +220,7 @@ def cancel(chain_ids: ChainRefs, *, using: str | None = None) -> set[UUID]:
     """
     store = get_store(using)
     with announced(store) as effects:
-        cancelled = store.chains.cancel(dict.fromkeys(chain_ids_of(chain_ids)), effects)
+        cancelled = store.chains.cancel(dict.fromkeys(chain_ids_of(ids)), effects)
     _report(ChainCancelRequested, cancelled, store)
     return cancelled
 
@@ -277,7 +277,7 @@ def _move(ids: ChainRefs, run_at: datetime | None, using: str | None, delay_seco
 
 
 @has_async_twin("chains")
-def delete(chain_ids: ChainRefs, *, cascade: bool = False, using: str | None = None) -> set[UUID]:
+def delete(ids: ChainRefs, cascade: bool = False, *, using: str | None = None) -> set[UUID]:
     """Delete chains with all their jobs, whatever their status, and return the ids of the deleted chains.
 
     ``cascade`` also deletes their blockers, recursively. The attempts of running jobs are aborted (``not_found``).
@@ -287,7 +287,7 @@ def delete(chain_ids: ChainRefs, *, cascade: bool = False, using: str | None = N
     FLAG.check("cascade", cascade)
     store = get_store(using)
     with announced(store) as effects:
-        deleted = store.chains.delete(dict.fromkeys(chain_ids_of(chain_ids)), cascade=cascade, effects=effects)
+        deleted = store.chains.delete(dict.fromkeys(chain_ids_of(ids)), cascade=cascade, effects=effects)
     _report(ChainDeleted, deleted, store)
     return deleted
 

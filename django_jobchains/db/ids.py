@@ -44,7 +44,7 @@ def chain_id_of(given: ChainRef, argument: str = "chain_id") -> UUID:
     return checked_id(given.chain_id if isinstance(given, ChainPart) else given, argument)
 
 
-def chain_ids_of(given: ChainRefs, argument: str = "chain_ids") -> tuple[UUID, ...]:
+def chain_ids_of(given: ChainRefs, argument: str = "ids") -> tuple[UUID, ...]:
     """Return the ids of the chains that one or several values stand for, in order. Raises as ``chain_id_of``."""
     return tuple(chain_id_of(part, argument) for part in as_list(given))
 

@@ -47,7 +47,7 @@ def test_in_a_batch_of_attempts_only_those_asked_to_stop_are_cancelled(store):
 def test_a_chain_and_its_blocker_can_be_cancelled_together(store):
     blocker = pending(store)
     dependent = mail.enqueue(blockers=[blocker])
-    assert chains.cancel([dependent, blocker]) == each([dependent, blocker])
+    assert chains.cancel(ids=[dependent, blocker]) == each([dependent, blocker])
     assert [blocker.refresh().status, dependent.refresh().status] == ["cancelled", "cancelled"]
 
 

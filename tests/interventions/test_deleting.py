@@ -6,6 +6,7 @@ With ``cascade=True``, the blockers of all jobs of the chains are deleted too, a
 from uuid import UUID
 
 import pytest
+from asgiref.sync import async_to_sync
 
 from django_jobchains import chains
 from django_jobchains.chains import Chain, ChainReferenced
@@ -140,11 +141,19 @@ def test_a_cascade_deletes_a_blocker_of_a_completed_job():
     assert outsider.refresh().status == "completed"
 
 
-def test_cascade_accepts_only_a_keyword_and_a_boolean():
+@pytest.mark.parametrize("delete", [chains.delete, async_to_sync(chains.adelete)])
+def test_ids_and_cascade_can_be_passed_by_name_or_position(delete):
+    blocker = mail.enqueue()
+    chain = waiting_for(blocker)
+    chains.complete(blocker)
+    assert delete(ids=chain, cascade=False) == {chain.id}
+    chain = waiting_for(blocker)
+    assert delete(chain, True) == each([chain, blocker])
+
+
+def test_cascade_accepts_only_a_bool():
     first, second = ship.enqueue(), ship.enqueue()
-    with pytest.raises(TypeError, match="positional argument"):
-        chains.delete(first, second)
     for wrong in (second, 1, 0, "no", None):
         with pytest.raises(ValueError, match=r"cascade=.* is not one of True, False"):
-            chains.delete(first, cascade=wrong)
+            chains.delete(first, wrong)
     assert {first.refresh().status, second.refresh().status} == {"pending"}
