@@ -279,9 +279,9 @@ class JobTypeMismatch(JobchainsError):
 
 
 class ChainReferenced(JobchainsError):
-    """A chain cannot be deleted, because a job of another chain waits for it.
+    """A chain cannot be deleted, because a job of another chain has it as a blocker and is not completed.
 
-    ``references``: pairs of the id of a chain and the id of a job that waits for it."""
+    ``references``: pairs of the id of a chain and the id of such a job."""
 
     def __init__(self, references: Iterable[tuple[UUID, UUID]]) -> None:
         self.references = tuple(references)

@@ -281,8 +281,8 @@ def delete(ids: ChainRefs, cascade: bool = False, *, using: str | None = None) -
     """Delete chains with all their jobs, whatever their status, and return the ids of the deleted chains.
 
     ``cascade`` also deletes their blockers, recursively. The attempts of running jobs are aborted (``not_found``).
-    Raises ``ChainNotFound``, and ``ChainReferenced`` if an incomplete job of another chain has one of the chains as a
-    blocker. Nothing is deleted after an error.
+    Raises ``ChainNotFound``, and ``ChainReferenced`` if a job of another chain has one of the chains as a blocker and
+    is not completed; it may be failed or cancelled. Nothing is deleted after an error.
     """
     FLAG.check("cascade", cascade)
     store = get_store(using)

@@ -56,9 +56,10 @@ def prune(
     them. Failed chains are kept unless ``statuses`` includes them. ``statuses`` and ``types`` restrict which chains are
     deleted.
 
-    A chain is kept while an incomplete job of another chain has it as a blocker, and while another transaction
-    has it locked. Each batch of at most ``batch`` chains is a short transaction, or part of the caller's. ``dry_run``
-    counts without deleting. ``on_batch`` is called with the number of deleted chains and the progress (0 to 1).
+    A chain is kept while a job of another chain has it as a blocker and is not completed, and while another
+    transaction has it locked. Each batch of at most ``batch`` chains is a short transaction, or part of the caller's.
+    ``dry_run`` counts without deleting. ``on_batch`` is called with the number of deleted chains and the progress (0 to
+    1).
     """
     names = None
     if types is not None:
