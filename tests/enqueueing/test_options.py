@@ -148,8 +148,9 @@ def test_existing_id_raises_an_error_and_the_callers_transaction_continues():
 def test_item_can_be_enqueued_once():
     item = anything.item(1)
     chains.enqueue_many([item])
-    with pytest.raises(DuplicateJobId), transaction.atomic():
-        chains.enqueue_many([item])
+    for items in ([item], [anything.item(2)] * 3):
+        with pytest.raises(DuplicateJobId, match=r"an item of enqueue_many\(\) only once"), transaction.atomic():
+            chains.enqueue_many(items)
 
 
 #: The calls that take ``using``. None of them may fall back to the default database.
