@@ -3,14 +3,13 @@
 import builtins
 import re
 from collections.abc import Mapping, Sequence
+from copy import copy
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from logging import ERROR, INFO, getLogger
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.conf import settings
-from django.core.signals import setting_changed
 from django.dispatch import Signal
 from django.utils import timezone
 
@@ -26,7 +25,6 @@ from django_jobchains.statuses import Status
 from django_jobchains.store import get_store
 from django_jobchains.store.rows import ClaimedJob, FailedTry, FinishedJob
 from django_jobchains.tasks_backend.framework import (
-    InvalidTask,
     Task,
     TaskError,
     TaskResult,
@@ -153,24 +151,19 @@ def shown(time: datetime | None) -> datetime | None:
 def _as_enqueued(task: AnyTask, priority: int, queue: str, run_after: datetime | None) -> AnyTask:
     if (task.priority, task.queue_name, run_after) == (priority, queue, None):
         return task
-    found = _variant(task, priority, queue)
-    return found if run_after is None else found.using(run_after=shown(run_after))
+    return changed(task, priority=priority, queue_name=queue, run_after=shown(run_after))
 
 
-@lru_cache(maxsize=1000)
-def _variant(task: AnyTask, priority: int, queue: str) -> AnyTask:
-    try:
-        return task.using(priority=priority, queue_name=queue)
-    except InvalidTask:  # It was enqueued when the backend had other queues, or by chains.enqueue().
-        return task
+def changed(task: AnyTask, **values: Any) -> AnyTask:
+    """Return a copy of a task with other attributes.
 
-
-def _on_setting_changed(*, setting: str, **kwargs: Any) -> None:
-    if setting == "TASKS":
-        _variant.cache_clear()
-
-
-setting_changed.connect(_on_setting_changed)
+    ``task.using`` would validate the task again, and refuse it if its backend does not accept the queue. But a call may
+    name another queue than the declaration, and a stored job may be older than the setting.
+    """
+    copied = copy(task)
+    for name, value in values.items():
+        object.__setattr__(copied, name, value)
+    return copied
 
 
 def _readable(value: Any, error: type[InvalidPayload]) -> Any:

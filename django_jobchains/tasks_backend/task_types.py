@@ -5,7 +5,6 @@ is ``{"args": […], "kwargs": {…}}``, and its output is what the task returns
 """
 
 from collections.abc import Callable, Mapping
-from copy import copy
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial, update_wrapper
@@ -28,7 +27,7 @@ from django_jobchains.middleware.hooks import required_middleware
 from django_jobchains.payloads.strict_json import check_size, is_flat, is_flat_list, write_json
 from django_jobchains.payloads.types import Codec
 from django_jobchains.tasks_backend.framework import Task, TaskContext, normalize_json
-from django_jobchains.tasks_backend.results import AnyTask, TaskSignals, started_result
+from django_jobchains.tasks_backend.results import AnyTask, TaskSignals, changed, started_result
 from django_jobchains.text.errors import describe
 from django_jobchains.values import parse_duration
 
@@ -131,7 +130,7 @@ class TaskSlice(Processors):
             known = self.by_name.get(name)
             if known is None and self._registry.find(name) is not None:
                 raise RegistryError(f"A job type has the name of the task {name!r}: rename the job type.")
-            job_type = TaskType(name, task if task.backend == self.alias else moved(task, self.alias))
+            job_type = TaskType(name, task if task.backend == self.alias else changed(task, backend=self.alias))
             job_type.processor = self._processor(job_type, task)
             # New dicts, because other threads read the old ones.
             self.by_name = {**self.by_name, name: job_type.processor}
@@ -152,17 +151,6 @@ class TaskSlice(Processors):
             observer=TaskSignals(job_type.task, self._sender),
             **settings,
         )
-
-
-def moved(task: AnyTask, alias: str) -> AnyTask:
-    """Return a task as it is declared, for another backend.
-
-    ``task.using`` would validate the task again, and refuse it if the other backend does not accept the queue of the
-    declaration. But a call may name another queue, and a stored job may be older than the setting.
-    """
-    copied = copy(task)
-    object.__setattr__(copied, "backend", alias)
-    return copied
 
 
 def own_options(task: AnyTask) -> dict[str, Any]:

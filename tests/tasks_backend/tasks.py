@@ -68,6 +68,11 @@ with with_backends():
         result = context.task_result
         return [context.attempt, result.id, result.worker_ids, args, kwargs]
 
+    @task(takes_context=True)
+    def refresh(context):
+        context.task_result.refresh()
+        return context.task_result.backend
+
     @task(takes_context=True, backend="patient")
     async def adescribe(context):
         if context.attempt < 2:

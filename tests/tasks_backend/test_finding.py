@@ -2,6 +2,7 @@
 
 import sys
 import threading
+from datetime import UTC, datetime, timedelta
 from types import ModuleType
 
 import pytest
@@ -114,6 +115,20 @@ def test_a_backend_need_not_accept_the_queue_of_a_declaration(run, forget):
     run()
     assert [task_backends["patient"].get_result(result.id).is_finished for result in results] == [True, True]
     assert sorted(tasks.calls) == ["x", "y"]
+
+
+@pytest.mark.parametrize("queue", ["default", "mail"])
+def test_a_task_runs_and_has_a_result_after_its_queue_was_removed(run, forget, signals, store, queue):
+    later = datetime.now(UTC) + timedelta(hours=1)
+    task = tasks.refresh.using(queue_name=queue, run_after=later)
+    result = task.enqueue()
+    with override_settings(TASKS={**BACKENDS, "default": {"BACKEND": BACKEND, "QUEUES": ["other"]}}):
+        forget()
+        store.db.ahead_seconds += 3601
+        run()
+        found = tasks.refresh.get_result(result.id)
+    assert (found.return_value, found.task) == ("default", task)
+    assert [sent.name for sent in signals] == ["enqueued", "started", "finished"]
 
 
 def test_a_task_that_does_not_exist_fails_with_the_reason(run, forget, missing):
