@@ -131,14 +131,15 @@ class TaskSlice(Processors):
             if known is None and self._registry.find(name) is not None:
                 raise RegistryError(f"A job type has the name of the task {name!r}: rename the job type.")
             job_type = TaskType(name, task if task.backend == self.alias else changed(task, backend=self.alias))
-            job_type.processor = self._processor(job_type, task)
+            job_type.processor = self._processor(job_type)
             # New dicts, because other threads read the old ones.
             self.by_name = {**self.by_name, name: job_type.processor}
             if name == name_in(self.alias, task.module_path):
                 self._types = {**self._types, task.func: job_type}
             return job_type
 
-    def _processor(self, job_type: TaskType, task: AnyTask) -> Processor:
+    def _processor(self, job_type: TaskType) -> Processor:
+        task = job_type.task
         own: Any = {**converted(own_options(task)), "queue": task.queue_name, "priority": int(task.priority)}
         is_async = iscoroutinefunction(task.func)
         settings = self._settings(job_type.name, own)
@@ -148,7 +149,7 @@ class TaskSlice(Processors):
             job_type,
             update_wrapper(partial(_acall if is_async else _call, task), task.func),  # For lists of types.
             is_async=is_async,
-            observer=TaskSignals(job_type.task, self._sender),
+            observer=TaskSignals(task, self._sender),
             **settings,
         )
 

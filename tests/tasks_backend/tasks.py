@@ -73,6 +73,11 @@ with with_backends():
         context.task_result.refresh()
         return context.task_result.backend
 
+    @task(takes_context=True)
+    async def arefresh(context):
+        await context.task_result.arefresh()
+        return context.task_result.backend
+
     @task(takes_context=True, backend="patient")
     async def adescribe(context):
         if context.attempt < 2:

@@ -122,6 +122,14 @@ def test_the_context_has_the_attempt(run):
     assert other.return_value == [2, 1]
 
 
+@pytest.mark.parametrize("task", [tasks.refresh, tasks.arefresh], ids=["sync", "async"])
+def test_the_context_has_the_backend_that_runs_the_task(run, task):
+    result = task.using(backend="patient").enqueue()
+    run()
+    result.refresh()
+    assert result.return_value == "patient"
+
+
 def test_a_rolled_back_task_never_existed(transactional_db):
     with pytest.raises(ZeroDivisionError), transaction.atomic():
         tasks.add.enqueue(1)
