@@ -15,8 +15,9 @@ logger = getLogger("django_jobchains")
 
 #: How long the measurements of a database are used before they are read again.
 CACHE_SECONDS = 10.0
-#: Measurements that could not be refreshed for this long are no longer reported.
-STALE_SECONDS = 60.0
+#: Measurements that could not be refreshed for this long are no longer reported. Exporters collect once in 60 s by
+#: default, and a collection gets the measurements of the one before if the database is slow.
+STALE_SECONDS = 150.0
 #: How long a peak is reported, because a process may have several readers, each with its own interval.
 PEAK_SECONDS = 60.0
 
@@ -144,30 +145,31 @@ record_peaks = Peaks()
 class CachedMeasurements:
     """Measurements of a database that a separate thread refreshes, at most once in ``CACHE_SECONDS``.
 
-    A reader gets the last ones. The reader that starts the thread waits up to ``wait_seconds`` for it; others do not
-    wait, because each gauge of a collection is a reader.
+    A reader gets the last ones, but waits for the thread until ``wait_seconds`` after its start. Each gauge of a
+    collection is a reader, so they wait that long together: shorter than a request to the health server may take.
     """
 
-    def __init__(self, using: str | None = None, wait_seconds: float = 0.25) -> None:
+    def __init__(self, using: str | None = None, wait_seconds: float = 1.0) -> None:
         self._using = using
         self._wait_seconds = wait_seconds
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._measured: list[Measurement] = []
-        # Monotonic times: of the last measurements, and of the last attempt, which may have failed.
-        self._measured_at = self._tried_at = float("-inf")
+        # Monotonic times: of the last measurements, of the last attempt, which may have failed, and of the last wait.
+        self._measured_at = self._tried_at = self._wait_until = float("-inf")
 
     def get(self) -> list[Measurement]:
         """Return the measurements, or none if the database has not answered for a long time."""
-        started = None
         with self._lock:
             is_running = self._thread is not None and self._thread.is_alive()
             if not is_running and time.monotonic() - self._tried_at > CACHE_SECONDS:
+                self._wait_until = time.monotonic() + self._wait_seconds
                 started = threading.Thread(target=self._read, name="jobchains-figures", daemon=True)
                 started.start()
                 self._thread = started
-        if started is not None:
-            started.join(self._wait_seconds)
+            thread = self._thread
+        if thread is not None:
+            thread.join(max(0.0, self._wait_until - time.monotonic()))
         return self._measured if time.monotonic() - self._measured_at <= STALE_SECONDS else []
 
     def _read(self) -> None:

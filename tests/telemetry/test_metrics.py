@@ -1,9 +1,9 @@
 """What the metrics count. The telemetry reference lists their names, units and attributes."""
 
 import threading
-import time
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 from django.db import OperationalError, connection, transaction
@@ -394,20 +394,56 @@ def test_the_figures_are_read_once_in_ten_seconds(monkeypatch):
     until(lambda: figures.get() and len(reads) > 1)  # repeated, because the first thread may not have ended yet
 
 
-def test_a_database_that_does_not_answer_delays_no_reader(monkeypatch):
-    ends = threading.Event()
+@pytest.fixture
+def slow_database(monkeypatch):
+    """A database that is measured in ``seconds`` of a simulated clock."""
 
-    def measure(using):
-        ends.wait(60)
-        return [MEASUREMENT]
+    class SlowDatabase:
+        now, seconds = 0.0, 0.0
 
-    monkeypatch.setattr(probes, "measure", measure)
-    figures = probes.CachedMeasurements(wait_seconds=0.3)
-    started = time.monotonic()
-    assert [figures.get() for gauge in range(10)] == [[]] * 10
-    assert time.monotonic() - started < 10 * 0.3 / 2, "only the first gauge waited"
-    ends.set()
-    until(figures.get)
+    class Thread:
+        def __init__(self, target, **kwargs):
+            self._target = target
+
+        def start(self):
+            self._ends_at = SlowDatabase.now + SlowDatabase.seconds
+
+        def is_alive(self):
+            self.join(0)
+            return self._target is not None
+
+        def join(self, timeout):
+            SlowDatabase.now += min(timeout, max(self._ends_at - SlowDatabase.now, 0))
+            if self._target and SlowDatabase.now >= self._ends_at:
+                self._target()
+                self._target = None
+
+    monkeypatch.setattr(probes, "time", SimpleNamespace(monotonic=lambda: SlowDatabase.now))
+    monkeypatch.setattr(probes, "threading", SimpleNamespace(Thread=Thread, Lock=threading.Lock))
+    monkeypatch.setattr(probes, "measure", lambda using: [MEASUREMENT])
+    return SlowDatabase
+
+
+@pytest.mark.parametrize(
+    ("seconds", "waited", "first", "others"),
+    [(0.5, 0.5, [MEASUREMENT], [MEASUREMENT]), (5, 1, [], [MEASUREMENT]), (float("inf"), 1, [], [])],
+)
+def test_the_gauges_of_a_collection_wait_together_for_a_slow_database(slow_database, seconds, waited, first, others):
+    slow_database.seconds = seconds
+    figures = probes.CachedMeasurements()
+    for expected in (first, others, others):
+        started = slow_database.now
+        assert [figures.get() for gauge in range(10)] == [expected] * 10
+        assert slow_database.now - started <= waited
+        slow_database.now += 61
+
+
+def test_old_figures_are_not_reported(slow_database):
+    figures = probes.CachedMeasurements()
+    assert figures.get() == [MEASUREMENT]
+    slow_database.seconds = float("inf")
+    slow_database.now += probes.STALE_SECONDS
+    assert figures.get() == []
 
 
 def test_figures_that_cannot_be_read_are_tried_and_logged_once_in_ten_seconds(monkeypatch, caplog):
