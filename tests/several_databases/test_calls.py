@@ -151,3 +151,14 @@ def test_run_due_jobs_keeps_every_transaction_of_the_test_usable(other, processo
         [outcome] = testing.run_due_jobs(limit=1, using=other)
         assert outcome.error.startswith("IntegrityError")
         assert not Effect.objects.exists()
+
+
+def test_run_due_jobs_runs_while_a_transaction_on_another_database_is_broken(other, processors):
+    @processors.register(READY)
+    def ready(job): ...
+
+    ready.enqueue(using=other)
+    with transaction.atomic():
+        transaction.set_rollback(True)  # As after a database error.
+        [outcome] = testing.run_due_jobs(using=other)
+        assert outcome.ending == "completed"
