@@ -20,6 +20,8 @@ from django_jobchains.declare.registry import get_registry
 from django_jobchains.exceptions import InvalidInput, InvalidOutput, JobchainsError, JobTypeNotFound
 from django_jobchains.payloads.schemas import example_of
 from django_jobchains.payloads.types import Codec
+from django_jobchains.store import Store, get_store
+from django_jobchains.store.errors import retried
 
 #: The options that are passed to ``chains.enqueue``.
 OPTIONS = ("queue", "priority", "delay", "run_at", "expires", "deduplicate")
@@ -226,7 +228,7 @@ class CompleteCommand(Subcommand):
         text = converters.json_or_input(call["output"])
         [target] = find_targets([call["id"]], call.using)
         try:
-            job = _complete(target, text, call)
+            job = _complete(get_store(call.using), target, text, call["type"])
         except JobchainsError as error:
             raise CommandError(str(error)) from error
         if call.screen.is_json:
@@ -236,8 +238,9 @@ class CompleteCommand(Subcommand):
             call.screen.line(text, "success")
 
 
-def _complete(target: Target, text: str, call: Invocation) -> chains.Job:
-    with chains.current_job(target.chain_id, call["type"], using=call.using) as current:
+@retried
+def _complete(store: Store, target: Target, text: str, type_name: str | None) -> Job:
+    with chains.current_job(target.chain_id, type_name, using=store.using) as current:
         job = current.job
         if target.given not in (target.chain_id, job.id):
             raise CommandError(f"Job {target.given} is not its chain's current job, which is {job.type_name} {job.id}.")

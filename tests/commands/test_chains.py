@@ -8,6 +8,7 @@ from django_jobchains.chains import Chain, enqueue
 from django_jobchains.cli import subcommand
 from django_jobchains.db.ids import new_id
 from django_jobchains.models import Job
+from tests.store.test_retries import CONFLICT, failing
 from tests.support.chains import STATES, cancelled, completed, failed, go_on, mail, pending, scheduled, ship
 
 pytestmark = pytest.mark.django_db
@@ -201,6 +202,14 @@ def test_only_the_current_job_of_a_chain_can_be_completed(run):
     assert "is not its chain's current job" in run("complete", middle, "--output", "1").error
     assert "is of type 'shop.mail'" in run("complete", chain.id, "--output", "1", "--type", "shop.ship").error
     assert run("complete", chain.refresh().current_job_id, "--output", "1", "--type", "shop.mail").code == 0
+
+
+@pytest.mark.django_db(transaction=True)
+def test_complete_is_run_again_after_a_conflict(run):
+    chain = ship.enqueue()
+    with failing(1, CONFLICT, statement=2):  # The first one finds the chain.
+        assert run("complete", chain.id, "--output", "1").code == 0
+    assert chain.refresh().output == 1
 
 
 # prune
