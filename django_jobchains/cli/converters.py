@@ -1,6 +1,7 @@
 """Converts command line arguments to values, or raises errors that explain what to write."""
 
 import json
+import re
 import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Sequence
@@ -19,6 +20,8 @@ from django_jobchains.statuses import FINAL
 from django_jobchains.store.deduplication import Deduplicate
 
 Value = TypeVar("Value")
+
+_SECONDS = re.compile(r"\d{1,7}(\.\d+)?")
 
 
 def id_of(text: str) -> UUID:
@@ -97,8 +100,8 @@ def time(text: str) -> datetime:
 
 def expiry(text: str) -> timedelta | datetime:
     """Parse a duration, or a time as ``time`` does. Eight digits are a date, and fewer are a number of seconds."""
-    is_seconds = text.isdecimal() and len(text) < len("20261224")
-    return time(text) if values.parse_duration(text) is None and not is_seconds else timedelta(seconds=duration(text))
+    is_duration = values.parse_duration(text) is not None or _SECONDS.fullmatch(text)
+    return timedelta(seconds=duration(text)) if is_duration else time(text)
 
 
 def status(text: str) -> str:

@@ -56,7 +56,7 @@ def test_a_chain_can_be_delayed(run):
     assert (job.run_at - job.created_at).total_seconds() == pytest.approx(5_400, abs=5)
 
 
-@pytest.mark.parametrize("expires", ["90m", "5400", "2099-01-02T03:04Z"])
+@pytest.mark.parametrize("expires", ["90m", "5400", "5400.5", "2099-01-02T03:04Z"])
 def test_a_chain_can_expire(run, expires):
     assert run("enqueue", "shop.plain", "--delay", "1h", "--expires", expires).code == 0
     job = Job.objects.get()
