@@ -63,8 +63,7 @@ class PydanticType:
         from pydantic_core import SchemaValidator
 
         self._annotation = annotation
-        # Strict mode accepts an int as a float, and JSON would keep it an int.
-        self._is_json = _is_json_type(annotation) and not _has_float(annotation)
+        self._is_json = _is_json_type(annotation) and not _may_convert(annotation)
         self._adapter = adapter = TypeAdapter(cast("Any", annotation))
         # The adapter's method also checks options that are not used here. It is needed for types that are built later.
         is_built = isinstance(adapter.validator, SchemaValidator)
@@ -124,7 +123,7 @@ class Codec:
         if isinstance(annotation, str):
             raise RegistryError(f"{annotation!r:.50} as input or output is a string: pass the type itself.")
         #: Without the metadata of ``Annotated``, which only the conversion needs.
-        self.annotation = annotation.__origin__ if get_origin(annotation) is Annotated else annotation
+        self.annotation = _without_metadata(annotation)
         self._type = None if annotation in (Any, object) else payload_type(annotation)
 
     @property
@@ -306,21 +305,28 @@ def is_payload_type(given: Any) -> bool:
 
 
 def name_of_type(annotation: Any) -> str:
-    described = type(annotation) if is_payload_type(annotation) else annotation
+    described = type(annotation) if is_payload_type(annotation) else _without_metadata(annotation)
     return getattr(described, "__qualname__", str(described))
 
 
+def _without_metadata(annotation: Any) -> Any:
+    return annotation.__origin__ if get_origin(annotation) is Annotated else annotation
+
+
 def _is_json_type(annotation: Any) -> bool:
+    annotation = _without_metadata(annotation)
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is None:
         return annotation in _JSON_TYPES
-    if origin is dict and arguments and arguments[0] not in (str, object, Any):  # Keys are strings in JSON.
+    # Keys are strings in JSON.
+    if origin is dict and arguments and _without_metadata(arguments[0]) not in (str, object, Any):
         return False
     return origin in (dict, list, Union, UnionType) and all(map(_is_json_type, arguments))
 
 
-def _has_float(annotation: Any) -> bool:
-    return annotation is float or any(map(_has_float, get_args(annotation)))
+def _may_convert(annotation: Any) -> bool:
+    """Return whether pydantic may convert a value that strict mode accepts: an int as a float, or by its metadata."""
+    return annotation is float or get_origin(annotation) is Annotated or any(map(_may_convert, get_args(annotation)))
 
 
 def _is_instance(value: Any, annotation: Any) -> bool:

@@ -261,6 +261,7 @@ def test_a_value_that_would_be_read_back_as_another_is_refused_and_not_quoted(an
         (Customer, {"name": "N", "address": {"street": "A", "since": "2020-01-01"}}, False),
         (Address, {"street": "A", "since": "2020-01-01"}, True),
         (datetime, "2026-01-01T00:00:00Z", True),
+        (list[Annotated[str, pydantic.AfterValidator(str.lower)]], ["A"], False),
     ],
 )
 def test_json_that_fits_the_type_is_accepted_instead_of_a_value(annotation, value, is_stored_as_given):

@@ -2,7 +2,7 @@
 
 import sys
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Annotated, Any, Optional
 
 import pytest
 from typing_extensions import TypedDict
@@ -103,16 +103,18 @@ def test_a_type_that_is_not_json_is_refused_where_it_is_declared(value):
             declare()
 
 
-def test_an_annotation_that_is_not_json_is_refused_where_it_is_declared():
-    with pytest.raises(RegistryError, match="Charge as input or output needs pydantic"):
+@pytest.mark.parametrize("annotation", [Charge, Annotated[Charge, "of an order"]])
+def test_an_annotation_that_is_not_json_is_refused_where_it_is_declared(annotation):
+    with pytest.raises(RegistryError, match="'charge': Charge as input or output needs pydantic"):
 
         @Processors().register("charge")
-        def charge(job: RunningJob[Charge]): ...
+        def charge(job: RunningJob[annotation]): ...
 
 
 @pytest.mark.parametrize(
     "annotation",
     [Any, None, type(None), object, str, int, float, bool, list, dict, list[int], dict[str, list[float]],
+     Annotated[dict[str, int], "by tenant"], list[Annotated[int, "an amount"]], dict[Annotated[str, "a name"], Any],
      list[dict[str, Any]], str | None, dict[str, str | int | None],
      Optional[int]],  # noqa: UP045
     ids=str,
