@@ -137,21 +137,29 @@ class Codec:
         try:
             return self._dump(self._type, value, error)
         except Exception as problem:  # errors of pydantic, of custom validators and of other types' methods
-            if isinstance(value, _JSON):
-                return self._encode_json(self._type, value, problem, error)
-            raise self._error(value, problem, error) from None
+            text = self._encode_json(self._type, value, problem, error)
+        # Raised after the except block: otherwise its error, which may quote the value, would be the context.
+        if isinstance(text, InvalidPayload):
+            raise text
+        return text
 
-    def _encode_json(self, type_: PayloadType[Any], value: Any, problem: Exception, error: type[InvalidPayload]) -> str:
-        """Return the text of JSON that ``load`` accepts. ``problem``: why it is not already a value of the type."""
-        try:
-            encode(value, error)
-            return self._dump(type_, type_.load(value), error)
-        except InvalidPayload:
-            raise self._error(value, problem, error) from None
-        except Exception as found:
-            if isinstance(value, dict | list):
-                raise self._error_of(found, value, error) from None
-            raise self._error(value, problem, error) from None
+    def _encode_json(
+        self, type_: PayloadType[Any], value: Any, problem: Exception, error: type[InvalidPayload]
+    ) -> str | InvalidPayload:
+        """Return the text of JSON that ``load`` accepts, or else the error to raise.
+
+        ``problem``: why it is not already a value of the type.
+        """
+        if isinstance(value, _JSON):
+            try:
+                encode(value, error)
+                return self._dump(type_, type_.load(value), error)
+            except InvalidPayload:
+                pass
+            except Exception as found:
+                if isinstance(value, dict | list):
+                    return self._error_of(found, value, error)
+        return self._error(value, problem, error)
 
     def _dump(self, type_: PayloadType[Any], value: Any, error: type[InvalidPayload]) -> str:
         plain = type_.dump(value)
@@ -174,7 +182,8 @@ class Codec:
         except NOT_ABOUT_THE_VALUE:
             raise
         except Exception as problem:
-            raise self._error_of(problem, value, error) from None
+            refused = self._error_of(problem, value, error)
+        raise refused  # without a context, see encode()
 
     def json_schema(self) -> dict[str, Any] | None:
         """Return the JSON Schema of the values that ``decode`` accepts, or None if there is none."""
