@@ -164,8 +164,8 @@ class DuplicateJobId(JobchainsError):
     def __init__(self, ids: Iterable[UUID]) -> None:
         self.ids = tuple(ids)
         text = ", ".join(map(str, self.ids)) or "one of the ids"
-        super().__init__(f"A job with this id exists already: {text}. Nothing was created. Pass another id, or none, "
-                         "and an item of enqueue_many() only once.")  # fmt: skip
+        advice = "Pass another id, or none, and an item of enqueue_many() only once."
+        super().__init__(f"A job with this id exists already: {text}. Nothing was created. {advice}")
 
 
 class TransactionRequired(JobchainsError):
