@@ -23,7 +23,6 @@ from django_jobchains.attempts.outcome import (
     not_started,
     stopped_try,
 )
-from django_jobchains.attempts.record_attempt import NOT_BY_HANDLER
 from django_jobchains.attempts.transaction import AttemptTransaction
 from django_jobchains.db.connections import own_statements
 from django_jobchains.declare.job_types import Processor, new_continuation
@@ -116,7 +115,9 @@ class JobAttempt(Attempt[Outcome]):
     def ends_of_error(self, error: BaseException) -> list[Outcome]:
         if isinstance(error, LeaseLost):
             return [self._abandoned(error.reason, error)]
-        if isinstance(error, JobAborted) and self.signal.reason in NOT_BY_HANDLER:
+        if isinstance(error, JobAborted) and self.signal.reason == "error":
+            return [self._abandoned("error", error)]
+        if isinstance(error, JobAborted) and self.signal.reason == "worker_stopping":
             return [self.outcome(OutcomeKind.HANDED_BACK, error=str(error))]
         return [self._failed_try(error)]
 

@@ -74,11 +74,11 @@ class OutcomeKind(StrEnum):
     #: The handler raised ``RescheduleJob``, which is not a failure.
     RESCHEDULED = "rescheduled"
     FAILED = "failed"
-    #: Another worker has the job, or the job is deleted. Nothing was written.
+    #: Another worker has the job, the job is deleted, or its lease could not be renewed. Nothing was written.
     ABANDONED = "abandoned"
     #: The chain was cancelled, and the attempt did not complete its job. It is not a failure.
     CANCELLED = "cancelled"
-    #: The worker is stopping, or could not renew the lease. The attempt does not count.
+    #: The worker is stopping. The attempt does not count.
     HANDED_BACK = "handed_back"
 
 

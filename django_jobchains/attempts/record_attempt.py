@@ -45,9 +45,6 @@ if TYPE_CHECKING:
 
 logger = getLogger("django_jobchains")
 
-#: Abort reasons that the handler did not cause: the worker stops, or its heartbeats failed.
-NOT_BY_HANDLER = ("worker_stopping", "error")
-
 ResultT = TypeVar("ResultT")
 
 
@@ -254,7 +251,7 @@ class RecordAttempt(Attempt[EndedRecord]):
         """
         if self.signal.detach():
             reason = self.signal.reason
-            ended = self._abandoned(reason, describe(error)) if reason in NOT_BY_HANDLER else self._errored(error)
+            ended = self._abandoned(reason, describe(error)) if reason == "error" else self._errored(error)
             self.environment.put(self._with_span(ended))
             self._end_preparing()
         return []
@@ -347,7 +344,9 @@ class RecordAttempt(Attempt[EndedRecord]):
         if isinstance(error, Requeue | RescheduleJob):
             after, delay_seconds = _time_after(error)
             return [self._ended(RecordEnd(*self.key, "requeued", after, delay_seconds=delay_seconds))]
-        if isinstance(error, JobAborted) and self.signal.reason in NOT_BY_HANDLER:
+        if isinstance(error, JobAborted) and self.signal.reason == "error":
+            return [self._abandoned("error", describe(error))]
+        if isinstance(error, JobAborted) and self.signal.reason == "worker_stopping":
             return [self.hand_back()]
         if isinstance(error, PhaseConflict):
             # A record has no count of conflicts. Its lease number also counts its other attempts.

@@ -141,22 +141,18 @@ def test_signal_that_the_project_aborts_without_a_request_does_not_cancel_and_do
     assert scenario.errors() == {"JobAborted: The attempt was asked to stop: cancelled."}
 
 
-@kinds(*JOBS)
-def test_attempt_whose_lease_could_not_be_renewed_is_handed_back(scenario, events):
-    aborted = []
-
+@every_kind
+def test_attempt_whose_lease_could_not_be_renewed_writes_nothing_so_that_its_lease_expires(scenario, events):
     def handler(jobs):
-        if not aborted:
-            for job in jobs:
-                job.signal.abort("error")
-            aborted.extend(jobs)
-            jobs[0].signal.raise_if_aborted()
-        yield from ()
+        for job in jobs:
+            job.signal.abort("error")
+        jobs[0].signal.raise_if_aborted()
+        yield
 
     scenario.enqueue(handler, max_attempts=1)
     scenario.run()
-    assert scenario.states() == {"completed"}
-    assert [event.ending for event in events.of(AttemptEnded)][: len(aborted)] == ["handed_back"] * len(aborted)
+    assert scenario.states() == {"running"}
+    assert [event.reason for event in events.of(AttemptAbandoned)] == ["error"] * len(scenario.made)
     assert not FailedAttempt.objects.exists()
 
 

@@ -6,11 +6,13 @@ import signal
 import pytest
 
 from django_jobchains import chains
+from django_jobchains.attempts.outcome import Outcome, OutcomeKind
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.isolation import Isolation
 from django_jobchains.worker.child_slots import ChildSlots
 from django_jobchains.worker.isolated.isolated_attempt import ChildRun, RunEnd
 from django_jobchains.worker.isolated.isolation_pool import IsolationPool
+from django_jobchains.worker.isolated.messages import outcome_message, outcome_of_message
 from django_jobchains.worker.slots import Slots
 from tests.isolation.app.hostile_jobs import waits_if_asked
 from tests.support.waiting import until, until_completed
@@ -84,3 +86,8 @@ def test_those_behind_one_that_takes_long_run_in_another_child_or_another_worker
     assert enqueued[4].refresh().status == "running"
     gate.touch()
     until_completed(enqueued[4])
+
+
+def test_the_worker_learns_why_an_attempt_was_abandoned():
+    sent = outcome_message(Outcome(None, OutcomeKind.ABANDONED, abandoned_reason="error"), 0)
+    assert outcome_of_message(sent, [None], None, None).abandoned_reason == "error"

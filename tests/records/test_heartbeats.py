@@ -107,14 +107,16 @@ def outage(register, make_worker, monkeypatch):
     return handled
 
 
-def test_a_handler_that_stops_hands_its_record_back(events, outage):
+@pytest.mark.usefixtures("quick_resets")
+def test_the_record_of_a_handler_that_stops_is_reset(events, outage):
     def handle(record, run, reasons):
         if run.signal.wait(30 if record.lease_number == 1 else 0):
             reasons.append(run.signal.reason)
             run.signal.raise_if_aborted()
 
-    assert outage(handle) == 0
+    assert outage(handle) == 1
     assert [event.reason for event in events.of(AttemptAbandoned)] == ["error"]
+    assert [event.state for event in events.of(RecordReset)] == ["queued"]
 
 
 @pytest.mark.usefixtures("quick_resets")
@@ -178,15 +180,16 @@ class TestOverdueRecords:
 
 
 @pytest.mark.slow
-def test_a_child_process_that_is_killed_hands_its_record_back(start_process):
+def test_the_record_of_a_child_process_that_is_killed_is_reset(start_process):
     """The database rejects its heartbeats, for a worker in another process."""
     Letter.objects.create(code="hang")
     settings = {"DJANGO_SETTINGS_MODULE": "tests.records.worker_settings"}
     with refusing("OLD.status = 'processing'", table=Letter._meta.db_table, columns="OF beat"):
-        start_process("--type", "records.letter", jobchains={"SHUTDOWN_SECONDS": 0.1}, **settings).until_ready()
+        jobchains = {"SHUTDOWN_SECONDS": 0.1, "REAP_SECONDS": 0.1, "BACKOFF_INITIAL_SECONDS": 0.1}
+        start_process("--type", "records.letter", jobchains=jobchains, **settings).until_ready()
         until(lambda: Letter.objects.get().attempt_number == 2, 60, lambda: vars(Letter.objects.get()))
     letter = Letter.objects.get()
-    assert (letter.failures, letter.resets) == (0, 0)
+    assert (letter.failures, letter.resets) == (0, 1)
 
 
 # Resets: not while the heartbeats of others were kept from being written

@@ -59,7 +59,7 @@ def outage(store, monkeypatch):
     return ended
 
 
-def test_handler_that_stops_when_its_lease_cannot_be_renewed_returns_its_job(processors, start_worker, outage):
+def test_handler_that_stops_when_its_lease_cannot_be_renewed_has_crashed(processors, start_worker, outage):
     @processors.register("worker.tried", lease=Lease(LEASE), max_attempts=1)
     def tried(job):
         if not labels():
@@ -72,8 +72,8 @@ def test_handler_that_stops_when_its_lease_cannot_be_renewed_returns_its_job(pro
     start_worker(poll_seconds=0.2)
     chain = tried.enqueue()
     until_completed(chain)
-    assert (chain.output, chain.current_job.crashes, labels()) == (1, 0, ["error"])
-    assert not FailedAttempt.objects.exists()
+    assert (chain.output, chain.current_job.crashes, labels()) == (2, 1, ["error"])
+    assert [failed.kind for failed in FailedAttempt.objects.all()] == ["crash"]
 
 
 def test_handler_that_is_stuck_when_its_lease_cannot_be_renewed_has_crashed(

@@ -13,7 +13,7 @@ from django.db import Error
 from django_jobchains.attempts.attempt import Attempt
 from django_jobchains.attempts.job_attempt import Environment, JobAttempt
 from django_jobchains.attempts.outcome import Outcome, OutcomeKind, crashed_try
-from django_jobchains.attempts.record_attempt import NOT_BY_HANDLER, EndedRecord, RecordAttempt
+from django_jobchains.attempts.record_attempt import EndedRecord, RecordAttempt
 from django_jobchains.children.pooled_child import AbortWatch
 from django_jobchains.db.connections import repair_connections
 from django_jobchains.exceptions import HandlerStuck, JobAborted
@@ -302,8 +302,6 @@ class IsolatedRecordAttempt(RecordAttempt):
         killed = error_of_killed(self)
         if killed is None:
             return self._crashed(error)
-        if self.signal.reason in NOT_BY_HANDLER:
-            return self.hand_back()
         [ended] = self.ends_after(killed)
         return ended
 

@@ -81,14 +81,15 @@ def outcome_message(outcome: Outcome, index: int) -> list[Any]:
     effects = outcome.effects and _plain(effects_values(outcome.effects))
     error_type = None if error is None else type_name(error)
     was_called = outcome.processor is not None
-    return [index, outcome.ending, row, effects, outcome.seconds, outcome.error, error_type, was_called]
+    texts = [outcome.error, error_type, outcome.abandoned_reason]
+    return [index, outcome.ending, row, effects, outcome.seconds, *texts, was_called]
 
 
 def outcome_of_message(
     message: Sequence[Any], jobs: Sequence[ClaimedJob], processor: Processor, policy: AttemptPolicy
 ) -> Outcome:
     """Return the outcome that a child process has sent."""
-    index, ending, values, effects, seconds, error, error_type, was_called = message
+    index, ending, values, effects, seconds, error, error_type, abandoned_reason, was_called = message
     job = jobs[index]
     row = _row(job, ending, values)
     failed = row if isinstance(row, FailedTry) else None
@@ -103,6 +104,7 @@ def outcome_of_message(
         remote_error(failed.error, failed.traceback, error_type) if failed and failed.traceback else None,
         processor if was_called else None,
         policy if was_called else None,
+        abandoned_reason=abandoned_reason,
     )
 
 
