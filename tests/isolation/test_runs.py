@@ -2,19 +2,23 @@
 
 import os
 import signal
+from unittest import mock
 
 import pytest
 
 from django_jobchains import chains
+from django_jobchains.attempts.job_attempt import Environment
 from django_jobchains.attempts.outcome import Outcome, OutcomeKind
+from django_jobchains.declare.policies import resolve
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.isolation import Isolation
 from django_jobchains.worker.child_slots import ChildSlots
-from django_jobchains.worker.isolated.isolated_attempt import ChildRun, RunEnd
+from django_jobchains.worker.isolated.isolated_attempt import ChildRun, IsolatedAttempt, RunEnd
 from django_jobchains.worker.isolated.isolation_pool import IsolationPool
 from django_jobchains.worker.isolated.messages import outcome_message, outcome_of_message
 from django_jobchains.worker.slots import Slots
 from tests.isolation.app.hostile_jobs import waits_if_asked
+from tests.support.jobs import claim
 from tests.support.waiting import until, until_completed
 from tests.support.workers import completed, context_for
 
@@ -64,6 +68,28 @@ def test_they_are_then_sent_one_by_one_because_a_single_one_is_waited_for():
     slots.backlog.put(run._attempts)
     slots._count(RunEnd((), 0, 0.05, 0.0))
     assert len(slots._next_run()._attempts) == 1
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("others", [0, 1])
+@pytest.mark.parametrize(
+    ("reason", "ending"), [("cancelled", "rescheduled"), ("error", "abandoned"), ("worker_stopping", "handed_back")]
+)
+def test_one_that_is_aborted_before_there_is_a_child_is_not_sent(processors, store, registry, reason, ending, others):
+    processors.register("runs.late")(lambda job: None).enqueue()
+    processor = registry.processor("runs.late")
+    [job] = claim(store, types=["runs.late"])
+    asked, pool, ends = AbortSignal(), mock.Mock(), []
+    late = IsolatedAttempt([(job, asked)], Environment(processor, resolve(*processor.policies), store, registry, None))
+    waiting = [SentAttempt() for _ in range(others)]
+    child = pool.acquire.return_value
+    pool.acquire.side_effect = lambda: (asked.abort(reason), child)[1]
+    pool.attempts_left.return_value = None
+    child.start_all.side_effect = lambda target, requests, on_message: [mock.Mock(is_withdrawn=True) for _ in requests]
+    [outcome] = ChildRun([*waiting, late], pool, put_back=None, ended=ends.append).run()
+    assert (outcome.job, outcome.ending) == (job, ending)
+    assert [len(call.args[1]) for call in child.start_all.mock_calls] == [1] * others
+    assert [end.left for end in ends] == [waiting]
 
 
 def test_those_that_are_put_back_end_the_wait_of_the_claim_loop_which_returns_them_if_they_wait_for_long():

@@ -143,6 +143,12 @@ class IsolatedAttempt:
         """Return the outcomes if there is no child process."""
         return self.end([Outcome(job, OutcomeKind.HANDED_BACK, error=str(error)) for job in self.jobs])
 
+    def outcomes_of_abort(self, error: JobAborted) -> list[Outcome]:
+        """Return the outcomes if the attempt was asked to stop before it was sent to a child process."""
+        if error.reason == "worker_stopping":
+            return self.hand_back(error)
+        return self.end([outcome for attempt in self._attempts.values() for outcome in attempt.ends_after(error)])
+
     def outcomes_of_death(self, pid: int, error: ChildCrashed) -> list[Outcome]:
         """Return the outcomes if the child process died while it ran the attempt."""
         return self.end(
@@ -412,7 +418,14 @@ class ChildRun:
             self.pool.release(worker)
 
     def _run_in(self, worker: PooledChild) -> Iterator[Outcome]:
+        for attempt in list(self._attempts):
+            if (reason := attempt.signal.reason) is not None:
+                outcomes = attempt.outcomes_of_abort(JobAborted(reason))
+                self._attempts.remove(attempt)
+                yield from outcomes
         attempts = list(self._attempts)[: self.pool.attempts_left(worker)]
+        if not attempts:
+            return
         requests = [attempt.request(is_first=attempt is attempts[0]) for attempt in attempts]
         self._calls = worker.start_all(TARGET, requests, on_message=self._on_message)
         for attempt, call in zip(attempts, self._calls, strict=True):
