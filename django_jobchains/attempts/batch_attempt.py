@@ -109,11 +109,7 @@ class BatchAttempt(Attempt[Outcome]):
     def ends_of(self, result: None) -> list[Outcome]:
         outcomes = [outcome for attempt in self._attempts for outcome in self._ends_of_job(attempt)]
         if self.transaction is not None and self.transaction.is_open:
-            try:
-                effects = complete_jobs(self.transaction, [each.finished for each in outcomes if each.finished])
-            except LeaseLost as error:
-                self._lost[error.job_id] = error.reason
-                raise
+            effects = complete_jobs(self.transaction, [each.finished for each in outcomes if each.finished])
             for outcome in outcomes:
                 if outcome.finished:
                     outcome.effects, effects = effects, Effects()  # published once

@@ -229,14 +229,18 @@ class JobAttempt(Attempt[Outcome]):
 
 
 def complete_jobs(transaction: AttemptTransaction, rows: Sequence[FinishedJob]) -> Effects:
-    """Write completed attempts in their open transaction, and commit it. Raise ``LeaseLost`` for a job that is lost."""
+    """Write completed attempts in their open transaction, and commit it."""
     store, effects = transaction.store, Effects()
 
     def write() -> None:
         written = store.attempts.finish(rows, effects, is_locked=True, transaction=transaction.opened, is_last=True)
         for row in rows:
-            if row.key not in written:
-                raise LeaseLost(row.job_id, "taken_by_another_worker")
+            if row.key not in written:  # The transaction has locked the row, so no other one has changed it.
+                raise PhaseError(
+                    f"The handler changed the state or the lease number of its job {row.job_id}, or deleted it, inside "
+                    "job.complete(): return or raise an error to end the job, and delete its chain outside of "
+                    "job.complete()."
+                )
 
     def committed() -> str:
         # The first job stands for the others, which were in the same transaction.

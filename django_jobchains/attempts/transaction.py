@@ -244,13 +244,12 @@ class AttemptTransaction:
     def finish(self, write: Callable[[], None], committed: Callable[[], str]) -> None:
         """Write how the attempt ended in the open transaction, and commit it.
 
-        ``write`` raises ``LeaseLost`` if the attempt may no longer write. ``committed`` is called after another error:
-        it describes what was committed nevertheless, or returns "".
+        ``committed`` is called after an error: it describes what was committed nevertheless, or returns "".
         """
         try:
             write()
             self.commit()
-        except (LeaseLost, TransactionEnded):
+        except TransactionEnded:
             raise
         except Exception as error:
             # The reply to the commit may be lost, or an on_commit hook may have failed. The rows show which.

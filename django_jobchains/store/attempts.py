@@ -195,8 +195,8 @@ class Attempts(Part):
     def _finish_and_commit(self, job: FinishedJob, effects: Effects, transaction: OpenTransaction) -> set[AttemptKey]:
         assert transaction.unawaited_chain_id is not None  # noqa: S101 - for the type checker
         effects.finished_chains.add(transaction.unawaited_chain_id)
-        self.db.commit_with(self._complete_last, [job.job_id.hex, job.lease_number, _output(job), transaction.id])
-        return {job.key}
+        params = [job.job_id.hex, job.lease_number, _output(job), transaction.id, transaction.id]
+        return {job.key} if self.db.commit_with(self._complete_last, params) else set()
 
     def _continue(
         self, written: list[Written], continuations: dict[AttemptKey, NewJob], effects: Effects, *, is_last: bool
@@ -253,14 +253,17 @@ class Attempts(Part):
 
     @statement
     def _complete_last(self) -> str:
-        """Divide by zero unless the job is completed, so that the COMMIT that is sent with this is not executed."""
+        """Raise an error unless the job is completed, so that the COMMIT that is sent with this is not executed.
+
+        Divides by zero in another transaction, and takes the root of a negative number if the job was changed.
+        """
         inside, _ = self.db.inside(OpenTransaction())
         return f"""
             WITH completed AS (
                 UPDATE {self.tables.job} AS job SET {self._complete} FROM {self.db.row(_FINISHED)}
                 CROSS JOIN {self.db.clock} WHERE {FENCE} {inside} RETURNING id
             )
-            SELECT 1 / count(*) FROM completed
+            SELECT CASE WHEN true {inside} THEN sqrt(count(*) - 1) ELSE 1 / count(*) END FROM completed
         """
 
     @statement

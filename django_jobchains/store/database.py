@@ -166,10 +166,11 @@ class Database(ABC):
         """Whether ``commit_with`` is possible."""
         return False
 
-    def commit_with(self, sql: str, params: Sequence[Any]) -> None:
+    def commit_with(self, sql: str, params: Sequence[Any]) -> bool:
         """Commit the transaction together with its last statement. The commit of ``atomic`` then sends nothing.
 
-        Raises ``TransactionEnded`` if the statement divides by zero.
+        Raises ``TransactionEnded`` if the statement divides by zero. Returns False if it takes the root of a negative
+        number: the transaction can then only be rolled back.
         """
         raise NotImplementedError
 

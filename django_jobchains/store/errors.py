@@ -14,6 +14,8 @@ from django.db import DatabaseError, DataError, Error, InterfaceError, InternalE
 CONFLICTS = ("40001", "40P01")
 UNIQUE_VIOLATION = "23505"
 DIVISION_BY_ZERO = "22012"
+#: invalid_argument_for_power_function, which includes square roots.
+ROOT_OF_NEGATIVE = "2201F"
 #: A lock was not available within ``lock_timeout``.
 LOCK_NOT_AVAILABLE = "55P03"
 #: A statement was cancelled, for example by ``statement_timeout``.
@@ -169,7 +171,7 @@ def sqlstate(error: BaseException) -> str | None:
     return state if isinstance(state, str) else None
 
 
-def divides_by_zero(error: BaseException) -> bool:
-    """Return whether a statement divided by zero, and not a function, such as a deferred trigger at the commit."""
+def sqlstate_of_statement(error: BaseException) -> str | None:
+    """Return the code of an error of a statement, and not of a function, such as a deferred trigger at the commit."""
     details = getattr(error.__cause__, "diag", None)
-    return sqlstate(error) == DIVISION_BY_ZERO and not (details and details.context)
+    return None if details and details.context else sqlstate(error)

@@ -7,9 +7,11 @@ from contextlib import suppress
 import pytest
 from django.db import transaction
 
+from django_jobchains import chains
 from django_jobchains.exceptions import ContinuationNotAllowed, InvalidInput, JobTypeNotFound, LeaseLost, PhaseError
 from django_jobchains.models import Job
 from django_jobchains.processors import JobType
+from django_jobchains.telemetry.events import AttemptAbandoned
 from tests.support.attempts import committed
 from tests.support.scenario import JOBS, RECORDS, complete, effect, effects, kinds, prepare, write
 from tests.support.waiting import until
@@ -226,6 +228,28 @@ def test_misused_phases_fail_the_attempt_and_are_rolled_back(processors, work, h
     assert job.status == "pending"
     assert job.last_error.startswith(error)
     assert effects() == []
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda job: chains.complete(job.chain_id),
+        lambda job: chains.delete(job.chain_id),
+        lambda job: Job.objects.filter(id=job.id).update(status="completed"),
+        lambda job: Job.objects.filter(id=job.id).delete(),
+    ],
+    ids=["complete", "delete chain", "update", "delete"],
+)
+@kinds(*JOBS)
+def test_handler_must_not_end_its_job_inside_complete(scenario, events, end):
+    def handler(jobs):
+        yield complete(lambda: (write(jobs, "written")(), end(jobs[0])))
+
+    scenario.enqueue(handler)
+    scenario.run()
+    [error] = scenario.errors()
+    assert error.startswith("PhaseError: The handler changed the state")
+    assert (scenario.states(), effects(), events.of(AttemptAbandoned)) == ({"retried"}, [], [])
 
 
 def test_continuation_of_another_job_is_refused(processors, work):

@@ -19,12 +19,14 @@ from django_jobchains.db.connections import is_watched, own_statements
 from django_jobchains.exceptions import TransactionEnded
 from django_jobchains.store.database import Database, OpenTransaction
 from django_jobchains.store.errors import (
+    DIVISION_BY_ZERO,
     QUERY_CANCELED,
+    ROOT_OF_NEGATIVE,
     UNIQUE_VIOLATION,
-    divides_by_zero,
     is_plan_outdated,
     is_serialization_conflict,
     sqlstate,
+    sqlstate_of_statement,
 )
 from django_jobchains.store.postgresql.claim import skip_scan
 from django_jobchains.store.postgresql.wire import Direct, can_begin
@@ -363,16 +365,20 @@ class PostgreSQLDatabase(Database):
         raw: psycopg.Connection[Any] = connection.connection
         return not is_watched(connection) and self._direct(raw).can_commit(raw, connection.atomic_blocks)
 
-    def commit_with(self, sql: str, params: Sequence[Any]) -> None:
+    def commit_with(self, sql: str, params: Sequence[Any]) -> bool:
         connection = self.connection
         raw: psycopg.Connection[Any] = connection.connection
         try:
             with self._watching(connection):
                 self._direct(raw).commit(raw, sql, params)
         except DataError as error:
-            if divides_by_zero(error):
+            code = sqlstate_of_statement(error)
+            if code == DIVISION_BY_ZERO:
                 raise TransactionEnded from error
-            raise
+            if code != ROOT_OF_NEGATIVE:
+                raise
+            return False
+        return True
 
     def begin(self) -> None:
         """Send the BEGIN of a transaction that Django has opened, if it has not been sent yet.
