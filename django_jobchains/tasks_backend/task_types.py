@@ -4,6 +4,7 @@ A type is named by the task's module path, with the alias of its backend before 
 is ``{"args": […], "kwargs": {…}}``, and its output is what the task returns, as JSON.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -72,7 +73,7 @@ class TaskCodec(Codec):
             text = write_json(value)
             check_size(text, error)
             return text
-        return super().encode(value, error)
+        return super().encode(_with_text_keys(value), error)
 
 
 class TaskType(JobType[Any, Any]):
@@ -256,4 +257,15 @@ async def _acall(task: AnyTask, job: RunningJob[Any]) -> Any:
 
 
 def _as_json(value: Any) -> Any:
-    return value if type(value) in _SCALARS else normalize_json(value)
+    return value if type(value) in _SCALARS else _with_text_keys(normalize_json(value))
+
+
+def _with_text_keys(value: Any) -> Any:
+    """Return JSON whose dicts may have keys that are numbers, bools or None, with these keys as ``json`` writes them.
+
+    Anything else is returned as it is, for an error that names its place.
+    """
+    try:
+        return json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError, RecursionError):
+        return value

@@ -103,6 +103,14 @@ with with_backends():
         return ("a", b"b", {"c": (1,)})
 
     @task
+    def echo(value):
+        return value
+
+    @task
+    def return_keys():
+        return {1: {None: [{1.5: True, False: 2, b"b": 3}]}}
+
+    @task
     def wait():
         calls.append("started")
         gate.wait(30)

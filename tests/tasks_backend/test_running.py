@@ -101,6 +101,20 @@ def test_return_values_are_normalized(run):
     assert result.return_value == ["a", "b", {"c": [1]}]
 
 
+def test_keys_become_texts_as_json_writes_them(run):
+    keys = {1: {None: [{1.5: True, False: 2}]}}
+    results = [
+        tasks.echo.enqueue(keys),
+        tasks.echo.enqueue(value=keys),
+        chains.enqueue(f"{PATH}.echo", {"args": [keys]}),
+        tasks.return_keys.enqueue(),
+    ]
+    run()
+    texts = {"1": {"null": [{"1.5": True, "false": 2}]}}
+    returned = [task_backends["default"].get_result(str(result.id)).return_value for result in results]
+    assert returned == [texts, texts, texts, {"1": {"null": [{"1.5": True, "false": 2, "b": 3}]}}]
+
+
 def test_a_task_may_be_retried(run):
     result = tasks.fail_twice.enqueue()
     assert Job.objects.get().type_name == f"patient:{PATH}.fail_twice"

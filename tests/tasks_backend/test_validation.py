@@ -55,7 +55,14 @@ def test_run_after_needs_a_time_zone_where_the_project_uses_them(settings):
 
 
 @pytest.mark.parametrize(
-    ("value", "error"), [(object(), TypeError), (b"\xff", ValueError), ({1, 2}, TypeError), (math.nan, InvalidInput)]
+    ("value", "error"),
+    [
+        (object(), TypeError),
+        (b"\xff", ValueError),
+        ({1, 2}, TypeError),
+        (math.nan, InvalidInput),
+        ({math.nan: 1}, InvalidInput),
+    ],
 )
 def test_arguments_that_are_not_json_are_refused(value, error):
     with pytest.raises(error):
