@@ -178,9 +178,12 @@ def _checked_type(given: Any, find: Callable[[str], JobType[Any, Any]]) -> JobTy
 
 def _checked_input(job_type: JobType[Any, Any], given: Any) -> str:
     try:
-        return job_type.input_codec.encode(given, InvalidInput)
+        encoded = job_type.input_codec.encode(given, InvalidInput)
     except InvalidInput as error:
         raise error.about("input") from None
+    if job_type.processor is not None and job_type.processor.limits is not None:
+        job_type.processor.limits.keys(job_type.name, job_type.decode_input(encoded))  # It raises InvalidInput.
+    return encoded
 
 
 def _checked_cron(given: Any, zone: str) -> str:

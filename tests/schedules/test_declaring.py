@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
-from django_jobchains import schedules
+from django_jobchains import Concurrency, schedules
 from django_jobchains.declare.checks import check_registry
 from django_jobchains.exceptions import InvalidSchedule
 from django_jobchains.processors import JobType, Processors, RunningJob
@@ -100,6 +100,24 @@ def test_wrong_types_and_names_are_errors(processors, report, typed):
     assert [text in message for message, text in zip(messages, expected, strict=True)] == [True] * len(expected)
     with pytest.raises(TypeError, match=r"schedule\(\) does not take the argument crn\. Did you mean 'cron'\?"):
         processors.schedule("nightly", report, crn="0 3 * * *")
+
+
+def test_an_input_without_the_key_of_a_limit_is_an_error(processors):
+    @processors.register("schedules.limited", concurrency=Concurrency(1, key="tenant"))
+    def limited(job): ...
+
+    schedules.create("good", limited, every=5, input={"tenant": 1})
+    processors.schedule("bad", limited, every=5, input={})
+    problem = "Schedule 'bad': The concurrency of 'schedules.limited' has no key for this input"
+    assert [error.msg.startswith(problem) for error in check_registry()] == [True]
+    for call in (
+        lambda: schedules.create("other", limited, every=5, input={}),
+        lambda: schedules.update("good", input={}),
+    ):
+        with pytest.raises(InvalidSchedule, match="has no key") as caught:
+            call()
+        assert caught.value.argument == "input"
+    assert [row.input for row in schedules.list()] == [{"tenant": 1}]
 
 
 def test_a_name_in_two_slices_is_an_error(registry, processors, report):
