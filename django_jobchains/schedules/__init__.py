@@ -152,8 +152,9 @@ def update(
 ) -> Schedule:
     """Change the passed arguments of a schedule that is not declared in code.
 
-    ``update(name, cron="0 3 * * *", every=None)`` replaces the rule. With another rule, the schedule begins again from
-    now. Raises ``ScheduleNotFound``, ``ScheduleDeclaredInCode`` and ``InvalidSchedule``; then nothing is changed.
+    ``update(name, cron="0 3 * * *", every=None)`` replaces the rule. A tick that is due still fires, and with another
+    rule, the schedule begins again from now. Raises ``ScheduleNotFound``, ``ScheduleDeclaredInCode`` and
+    ``InvalidSchedule``; then nothing is changed.
     """
     check_options("update", options, ScheduleOptions)
     store = get_store(using)
@@ -171,8 +172,12 @@ def update(
         changed = {**with_next_tick(row, before.now), "declarations": None}
         if keeps_input:
             changed["input"] = decode_json(before.input, InvalidInput)
-        if all(row[column] == getattr(before, column) for column in ("cron", "every_seconds", "timezone")):
-            changed |= {"anchor_at": before.anchor_at, "next_tick_at": before.next_tick_at}
+        rule = ("cron", "every_seconds") if row["cron"] is None else ("cron", "every_seconds", "timezone")
+        is_same_rule = all(row[column] == getattr(before, column) for column in rule)
+        if is_same_rule:
+            changed["anchor_at"] = before.anchor_at
+        if is_same_rule or (before.next_tick_at is not None and before.next_tick_at <= before.now):
+            changed["next_tick_at"] = before.next_tick_at
         store.schedules.update(changed)
     notify_workers(store.using)
     return _get(name, store)

@@ -69,6 +69,23 @@ def test_created_schedules_fire_and_can_be_changed_and_deleted(report, time):
         schedules.get("mine")
 
 
+@pytest.mark.parametrize(
+    ("changes", "following"),
+    [
+        ({"timezone": "Asia/Tokyo"}, "06-01 10:02:00"),
+        ({"every": 3600}, "06-01 11:01:30"),
+        ({"every": None, "cron": "30 * * * *", "timezone": "UTC"}, "06-01 10:30:00"),
+    ],
+)
+def test_a_tick_that_is_due_is_not_dropped_by_a_change(report, time, changes, following):
+    time.set("2026-06-01 10:00:00")
+    schedules.create("mine", report, every=60)
+    time.set("2026-06-01 10:01:30")
+    schedules.update("mine", **changes)
+    assert ticks_of(fire_schedules()) == ["10:01:00"]
+    assert next_ticks() == {"mine": following}
+
+
 def test_errors_change_nothing(processors, report, time):
     processors.schedule("code", report, every=60)
     fire_schedules()
