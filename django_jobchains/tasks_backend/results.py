@@ -181,7 +181,8 @@ def _errors(job: Job, failed: Sequence[FailedAttempt]) -> list[TaskError]:
         # The attempt that was running then failed because of that.
         last = failed[-1] if failed else None
         was_stopped = last and job.cancel_requested_at and last.finished_at >= job.cancel_requested_at
-        text = errors.pop().traceback if was_stopped else str(ChainCancelled(job.chain_id))
+        reason = ChainCancelled(job.chain_id, is_expired=job.is_expired)
+        text = errors.pop().traceback if was_stopped else str(reason)
         errors.append(TaskError(exception_class_path=f"{_OWN}ChainCancelled", traceback=text))
     elif job.status == Status.FAILED and not failed:
         errors.append(error_of(job.last_error or "", ""))

@@ -115,7 +115,9 @@ def test_an_expired_task_has_failed(run, processors):
     run()
     found = tasks.add.get_result(str(chain.id))
     assert (found.status, found.attempts) == (TaskResultStatus.FAILED, 0)
-    assert [error.exception_class_path for error in found.errors] == ["django_jobchains.exceptions.ChainCancelled"]
+    [error] = found.errors
+    assert error.exception_class_path == "django_jobchains.exceptions.ChainCancelled"
+    assert error.traceback == f"Chain {chain.id} has expired: its job did not start in time."
 
 
 def test_a_task_that_crashed_too_often_finishes_where_it_is_taken_back(start_worker, signals, store, settings):
