@@ -82,7 +82,7 @@ def result_of(task: AnyTask, job: Job) -> AnyResult:
         failed = [*FailedAttempt.objects.using(job._state.db).filter(job_id=job.pk).order_by("lease_number")]
     workers = {row.attempt: row.worker for row in failed}
     if job.attempt:
-        # An attempt that was rescheduled, or that was not ended by its worker, leaves no trace of its worker.
+        # An attempt that was rescheduled or cancelled, or that its worker did not end, leaves no trace of its worker.
         workers.setdefault(job.attempt, job.leased_by or job.completed_by or "")
     is_unchanged = not failed and job.run_at > job.created_at
     given = _readable(job.input, InvalidInput)
