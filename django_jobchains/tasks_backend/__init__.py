@@ -97,7 +97,10 @@ class JobchainsBackend(BaseTaskBackend):
     supports_priority = True
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
-        super().__init__(alias, params)
+        try:
+            super().__init__(alias, params)
+        except TypeError:  # QUEUES is not a list of names, which the check reports.
+            super().__init__(alias, {name: value for name, value in params.items() if name != "QUEUES"})
         self._params = params
         #: Tasks that ``enqueue`` has found to be valid.
         self._valid: set[AnyTask] = set()
@@ -224,8 +227,9 @@ class JobchainsBackend(BaseTaskBackend):
                 f"{name} stores tasks in tables of an app that is not installed.", hint=hint, id="jobchains.E030"
             )
         queues = self._params.get("QUEUES", [])
-        if isinstance(queues, str) or not isinstance(queues, list | tuple | set | frozenset):
-            problem = f"{name}['QUEUES'] is a list of names, not {queues!r:.100}: each of its letters would be a queue."
+        if not isinstance(queues, list | tuple | set | frozenset):
+            why = ": each of its letters would be a queue" if isinstance(queues, str) else ""
+            problem = f"{name}['QUEUES'] is a list of names, not {queues!r:.100}{why}."
             yield Error(problem, hint=f"Write it as a list, as in ['{queues!s:.100}'].", id="jobchains.E031")
             queues = []
         for queue in queues:

@@ -152,6 +152,13 @@ def test_a_text_is_not_a_list_of_queues():
     assert "1 to 100 printable characters" in problem.msg
 
 
+@pytest.mark.parametrize("queues", [5, None, [["mail"]], [5]])
+def test_queues_that_are_not_names_are_found_by_a_check(queues):
+    with with_options(QUEUES=queues):
+        [problem] = task_backends["default"].check()
+    assert problem.id == "jobchains.E031"
+
+
 def test_good_settings_have_no_problems():
     assert not [problem for backend in task_backends.all() for problem in backend.check()]
     assert not [problem for problem in run_checks() if problem.id and problem.id.startswith("jobchains.E03")]
