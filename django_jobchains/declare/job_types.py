@@ -521,6 +521,8 @@ def create_chains(items: Sequence[Item[OutputT_co]], using: str | None = None) -
             chain.deduplicated, chain.replaced = True, row.is_replaced
         elif not row.is_replaced:
             chain.input = _read(item.input, 0)[0]
+            chain.schedule_name = item.schedule_name
+            chain.scheduled_for = item.scheduled_for and as_stored(item.scheduled_for, alias)
         created.append(chain)
     return created
 

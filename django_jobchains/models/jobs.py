@@ -427,8 +427,9 @@ class OutputField(PayloadField):
 class Chain(ReadOnlyInstance, ChainPart[OutputT_co], models.Model):
     """A job and its continuations. It has the input of the first job, and the status and output of the last job.
 
-    An instance is a snapshot. The chain that ``enqueue`` returns reads further fields on first access, and
-    ``refresh()`` reads all fields again. ``input`` is the JSON value as stored.
+    An instance is a snapshot. The chain that ``enqueue`` returns reads further fields, such as ``status``, from the
+    database on first access, and ``refresh()`` reads all fields again. In async code, which cannot read fields in this
+    way, use ``await chains.aget(chain.id)``. ``input`` is the JSON value as stored.
     """
 
     id = models.UUIDField(primary_key=True, editable=False)

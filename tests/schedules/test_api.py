@@ -192,6 +192,7 @@ def test_every_function_has_an_async_variant(report):
         await schedules.apause("mine")
         await schedules.aresume("mine")
         chain = await schedules.arun_now("mine")
+        assert (chain.schedule_name, chain.scheduled_for) == ("mine", None)
         ticks = await schedules.anext_ticks("mine", 2)
         row = await schedules.aget("mine")
         listed = await schedules.alist()
