@@ -60,7 +60,7 @@ class Model(Tables):
             if job.index == 0
             and (job.key, job.chain_type) == (wanted.key, new.type_name)
             and job.chain not in wanted.exclude_chain_ids
-            and self.matches(wanted.scope, self.last_job(job.chain).status in OPEN, (job.created_at or 0) >= since)
+            and self.matches(wanted.scope, self.may_run(self.last_job(job.chain)), (job.created_at or 0) >= since)
         }
 
     @staticmethod
@@ -187,6 +187,9 @@ class Model(Tables):
             job.is_stopped = job.is_late = True
             job.last_attempt_at = None
         return [(job.id, job.lease) for job in claimed if job not in late], {(job.id, job.lease) for job in late}
+
+    def may_run(self, job):
+        return job.status in OPEN and not job.is_late and not self.is_late(job)
 
     def is_late(self, job):
         return job.expires_at is not None and job.expires_at <= self.now and not job.attempt
