@@ -146,20 +146,25 @@ class _Firing:
             if names is None:
                 self._fired.count, self._fired.is_full = len(due), len(due) == limit
             self._names = [schedule.name for schedule in due]
-            ready: list[_Ready] = []
-            errors: dict[str, str] = {}
             cache = FiringCache(self._registry)
             max_chains = max(MAX_CHAINS // len(due), 1) if due else 0
+            known = []
             for schedule in due:
                 if schedule.source == "code" and schedule.name not in self._declared:
                     self._fired.failed[schedule.name] = RETRY_SECONDS
+                else:
+                    known.append(schedule)
+            results = self._store.db.each_in_savepoint(lambda each: _Ready(each, cache, max_chains), known)
+            ready: list[_Ready] = []
+            errors: dict[str, str] = {}
+            for schedule, result in zip(known, results, strict=True):
+                if isinstance(result, _Ready):
+                    ready.append(result)
                     continue
-                try:
-                    ready.append(_Ready(schedule, cache, max_chains))
-                except Exception as error:  # Its type or time zone is unknown here, or its input is not valid.
-                    self._fired.failed[schedule.name] = RETRY_SECONDS
-                    if decode_text(schedule.last_error or "") != describe(error):
-                        errors[schedule.name] = describe(error)
+                # Its type or time zone is unknown here, or its input is not valid.
+                self._fired.failed[schedule.name] = RETRY_SECONDS
+                if decode_text(schedule.last_error or "") != describe(result):
+                    errors[schedule.name] = describe(result)
             chains = self._enqueue(ready)
         self._fired.chains += chains
         self._record(errors)

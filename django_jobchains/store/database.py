@@ -12,15 +12,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import wraps
-from typing import Any, TypeVarTuple
+from typing import Any, TypeVar, TypeVarTuple
 from uuid import UUID
 
 from django.db import DatabaseError, IntegrityError, OperationalError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from django_jobchains.db.connections import own_statements
+from django_jobchains.db.connections import is_broken, own_statements
 
 Arguments = TypeVarTuple("Arguments")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -216,6 +218,25 @@ class Database(ABC):
     def at_read_committed(self) -> Iterator[None]:
         """Open a transaction of the store that sees later commits of others, if the database has this choice."""
         yield
+
+    def each_in_savepoint(self, call: Callable[[Item], Result], items: Sequence[Item]) -> list[Result | Exception]:
+        """Call the project's code with each item in an open transaction; return its results, or the errors it raised.
+
+        An error of the database, even a swallowed one, may break the transaction. So the calls share a savepoint, and
+        those after such an error have another one.
+        """
+        results: list[Result | Exception] = []
+        while len(results) < len(items):
+            with transaction.atomic(using=self.using):
+                for item in items[len(results) :]:
+                    try:
+                        results.append(call(item))
+                    except Exception as error:
+                        results.append(error)
+                    if is_broken(self.connection):
+                        transaction.set_rollback(True, using=self.using)
+                        break
+        return results
 
     @contextmanager
     def waits_within(self, seconds: float) -> Iterator[None]:

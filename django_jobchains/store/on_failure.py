@@ -1,7 +1,8 @@
 """The chains that ``on_failure`` enqueues in the transaction that marks a job as failed."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from logging import getLogger
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -18,6 +19,8 @@ from django_jobchains.text.errors import describe, log_error
 
 logger = getLogger("django_jobchains")
 
+#: The keys of the limits of a job: limit_key, concurrency_key and rate_key.
+Keys = tuple[int, str | None, str | None]
 _COLUMNS = (
     "id uuid, type_name text, queue text, priority int, failed_job_id uuid, input text, context text, "
     "limit_key bigint, concurrency_key text, rate_key text"
@@ -50,36 +53,59 @@ class FailureType(NamedTuple):
     name: str
     queue: str
     priority: int
-    keys: Callable[[str], tuple[int, str | None, str | None]] | None = None
+    keys: Callable[[str], Keys] | None = None
 
 
 class FailureChains(Part):
     def enqueue(self, failed: Collection[tuple[UUID, str]], effects: Effects) -> None:
         """Enqueue a chain for each of these jobs, which have just failed, if ``on_failure`` of its type names one.
 
-        ``failed`` contains ids with type names. It takes two statements, or none if no type has an ``on_failure``.
+        ``failed`` contains ids with type names. It takes two statements, or none if no type has an ``on_failure``,
+        and a savepoint for types with limits.
         """
         config: Any = apps.get_app_config("django_jobchains")  # It holds the project's registry.
         types: dict[str, FailureType | None] = {name: config.registry.failure_type(name) for _, name in failed}
         wanted = {job_id: target for job_id, name in failed if (target := types[name])}
         if not wanted:
             return
-        rows = [self._row(wanted, row) for row in self.db.fetch(self._read, [ids_json(wanted)])]
+        chains = [self._chain(wanted, row) for row in self.db.fetch(self._read, [ids_json(wanted)])]
+        keys = self._keys(
+            [
+                (job_id, target.name, partial(target.keys, encoded))
+                for job_id, target, encoded, _ in chains
+                if target.keys is not None
+            ]
+        )
+        rows = [
+            (new_id().hex, *target[:3], job_id.hex, encoded, context, *keys.get(job_id, (None, None, None)))
+            for job_id, target, encoded, context in chains
+        ]
         self.db.fetch(self._insert, [rows_json(_COLUMNS, rows)])
         effects.failure_jobs.update((UUID(id_), (type_name, queue)) for id_, type_name, queue, *_ in rows)
         effects.add_due(type_name for _, type_name, *_ in rows)
 
-    def _row(self, wanted: dict[UUID, FailureType], row: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _chain(
+        self, wanted: Mapping[UUID, FailureType], row: tuple[Any, ...]
+    ) -> tuple[UUID, FailureType, str, str | None]:
+        """Return a failed job's id, with the type, input and context of its chain."""
         id_, chain_id, type_name, attempt, error, stored, context = row
         job_id = self.db.id(id_)
         failed = FailedJob(self.db.id(chain_id), job_id, type_name, attempt, error or "", stored)
-        target, encoded = wanted[job_id], _encoded(failed)
-        keys: tuple[int | None, str | None, str | None] = (None, None, None)
-        try:
-            keys = target.keys(encoded) if target.keys else keys
-        except Exception as error:  # The project's code may raise any error. A worker sets the keys later.
-            log_error(logger, error, "The keys of the limits of %s for job %s failed: %s", target.name, job_id)
-        return (new_id().hex, *target[:3], job_id.hex, encoded, context, *keys)
+        return job_id, wanted[job_id], _encoded(failed), context
+
+    def _keys(self, limited: Sequence[tuple[UUID, str, Callable[[], Keys]]]) -> dict[UUID, Keys]:
+        """Return the keys of chains by the ids of the failed jobs. A worker later sets those that cannot be computed.
+
+        ``limited``: a failed job's id, and the name of the type and the keys of its chain.
+        """
+        found: dict[UUID, Keys] = {}
+        results = self.db.each_in_savepoint(lambda each: each[2](), limited)
+        for (job_id, name, _), keys in zip(limited, results, strict=True):
+            if isinstance(keys, Exception):
+                log_error(logger, keys, "The keys of the limits of %s for job %s failed: %s", name, job_id)
+            else:
+                found[job_id] = keys
+        return found
 
     @statement
     def _read(self) -> str:

@@ -283,6 +283,23 @@ def test_an_error_of_one_schedule_does_not_affect_the_others(processors, report,
     assert schedules.get("invalid").last_error is None
 
 
+def test_an_error_of_the_database_in_the_projects_code_does_not_affect_the_others(processors, report, time):
+    def upgraded(given):
+        return Schedule.objects.extra(where=["no_such_column"]).count()
+
+    processors.register("schedules.old", input=int, upgrade_input=upgraded)(lambda job: None)
+    for name in ("a", "z"):
+        processors.schedule(name, report, every=10)
+    processors.schedule("old", "schedules.old", every=10, input=3)
+    fire_schedules()
+    Schedule.objects.filter(name="old").update(input="three")
+    time.advance(seconds=10)
+    assert [chain.schedule_name for chain in fire_schedules()] == ["a", "z"]
+    [old] = [row for row in schedules.list() if row.last_error]
+    assert old.name == "old"
+    assert "no_such_column" in old.last_error
+
+
 def test_an_error_of_the_database_is_found_and_the_others_fire(processors, report, time, events, monkeypatch):
     names = [f"s{number:02}" for number in range(20)]
     for name in names:

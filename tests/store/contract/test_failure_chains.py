@@ -1,9 +1,11 @@
 """Chains that ``on_failure`` enqueues in the transaction that marks a job as failed."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import pytest
 from django.apps import apps
+from django.db import DatabaseError
 from django.test.utils import CaptureQueriesContext
 
 from django_jobchains.models import Job
@@ -20,6 +22,7 @@ from tests.support.jobs import (
     let_leases_end,
     running,
     running_job,
+    statuses,
     stored,
 )
 
@@ -45,13 +48,17 @@ FAILS = {
 class _Registry:
     """Declares an ``on_failure`` for one type."""
 
+    keys = None
+
     def failure_type(self, type_name):
-        return FailureType(ALERT, "alerts", 7) if type_name == SHIP else None
+        return FailureType(ALERT, "alerts", 7, self.keys) if type_name == SHIP else None
 
 
 @pytest.fixture
 def registry(monkeypatch):
-    monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", _Registry())
+    registry = _Registry()
+    monkeypatch.setattr(apps.get_app_config("django_jobchains"), "registry", registry)
+    return registry
 
 
 def followed():
@@ -103,8 +110,30 @@ def test_other_ends_are_not_followed(store):
     assert followed() == []
 
 
+@pytest.mark.parametrize("is_swallowed", [False, True])
 @pytest.mark.parametrize("name", FAILS)
-def test_many_failures_take_as_many_statements_as_one(store, name):
+def test_an_error_of_the_database_in_the_keys_of_a_limit_affects_only_their_chain(
+    store, registry, name, is_swallowed, caplog
+):
+    jobs = running(store, 4)
+
+    def keys(stored):
+        with store.connection.cursor() as cursor, suppress(DatabaseError if is_swallowed else ()):
+            cursor.execute("SELECT tenant FROM no_such_table" if str(jobs[1].id) in stored else "SELECT 1")
+        return 5, "key", None
+
+    registry.keys = keys
+    FAILS[name](store, jobs, Effects())
+    assert statuses(*jobs) == ["failed"] * 4
+    found = {alert.input["job_id"]: alert.limit_key for alert in Job.objects.of_type(ALERT)}
+    assert found == {str(job.id): 5 if job != jobs[1] or is_swallowed else None for job in jobs}
+    assert (f"The keys of the limits of {ALERT} for job {jobs[1].id} failed" in caplog.text) is not is_swallowed
+
+
+@pytest.mark.parametrize("keys", [None, lambda stored: (5, "key", None)])
+@pytest.mark.parametrize("name", FAILS)
+def test_many_failures_take_as_many_statements_as_one(store, registry, name, keys):
+    registry.keys = keys
     counts = []
     for number in (1, 20):
         jobs = running(store, number)
