@@ -144,7 +144,7 @@ class Keys(Part):
         """SQL of the chain whose last job is not final, for the scopes except 'any': the jobs before it are completed.
         If there is none, the newest chain with the key, for the scopes except 'incomplete'.
 
-        A job that has expired counts as final, although it is only cancelled later.
+        A job that has expired counts as final, although a worker has yet to claim and cancel it.
         """
         job, since = self.tables.job, self.db.after(self.db.now, "-d.seconds")
         return f"""
@@ -153,7 +153,8 @@ class Keys(Part):
             FROM (SELECT d.position, COALESCE(
                 (SELECT job.chain_id FROM {job} AS job WHERE d.scope <> 'any' AND job.deduplication_key = d.key
                     AND job.status IN ('blocked', 'pending', 'running') AND job.chain_type_name = d.type_name
-                    AND (job.expires_at IS NULL OR job.expires_at > {self.db.now} OR job.attempt > 0)
+                    AND (job.expires_at IS NULL OR job.expires_at > {self.db.now}
+                        OR (job.attempt > 0 AND NOT {self.db.is_expired}))
                     AND NOT ({self.db.is_listed("job.chain_id", "d.excluded")})
                     AND (d.seconds IS NULL OR d.scope = 'incomplete_or_recent'
                         OR (SELECT first.created_at FROM {job} AS first WHERE first.id = job.chain_id) >= {since})

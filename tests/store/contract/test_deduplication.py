@@ -102,6 +102,15 @@ def test_a_chain_that_has_expired_is_found_as_little_as_one_that_has_ended(store
         assert_new(again, first)
 
 
+def test_a_chain_that_was_claimed_only_to_expire_is_not_found(store):
+    """Its claim counts as an attempt until the worker hands it back."""
+    first = ship.enqueue({"order": 1}, deduplicate=Deduplicate(KEY), expires=60)
+    store.db.ahead_seconds = 61
+    assert store.jobs.claim("worker", 1, {ship.name: 60.0}, expired=(expired := [])) == []
+    assert [job.id for job in expired] == [first.id]
+    assert_new(ship.enqueue({"order": 2}, deduplicate=Deduplicate(KEY)), first)
+
+
 @pytest.mark.parametrize("scope", ["any", "incomplete_or_recent"])
 def test_newest_ended_chain_is_returned(store, scope):
     made = []
