@@ -77,7 +77,7 @@ class Deferred(Part):
         self._writes.forget_ended_renewals(limit)
         ids = self._writes.to_apply(after, limit)
         for id_ in ids:
-            self._apply_safely(id_, partial(self._write, effects))
+            self._apply_safely(id_, partial(self._write, effects), effects)
         return ids[-1] if len(ids) == limit else None
 
     @retried
@@ -97,7 +97,7 @@ class Deferred(Part):
         """
         if ids := self._record_ends(table):
             for id_ in ids:
-                self._apply_safely(id_, partial(self._write_record, table))
+                self._apply_safely(id_, partial(self._write_record, table), Effects())
             ids = self._record_ends(table)
         return list(ids.values())
 
@@ -105,30 +105,30 @@ class Deferred(Part):
         ends = [(id_, json.loads(text)) for id_, text in self._writes.record_ends()]
         return {id_: table.ids.from_column(end["id"]) for id_, end in ends if end["table"] == table.name}
 
-    def _apply_safely(self, id: int, write: Write) -> None:
+    def _apply_safely(self, id: int, write: Write, effects: Effects) -> None:
         """Apply one write, so that its error does not affect the others. One that met a lock is tried again later."""
         try:
-            self._apply(id, write)
+            self._apply(id, write, effects)
         except Exception as error:
             if is_database_away(error):
                 raise
             if is_out_of_time(error) or is_statement_invalid(error):
                 logger.warning(NOT_YET, id, log_text(error))
             elif not is_conflict(error):
-                self._fail(id, write, error)
+                self._fail(id, write, effects, error)
 
     @retried
-    def _apply(self, id: int, write: Write, error: Exception | None = None) -> None:
-        with self.db.transaction():
+    def _apply(self, id: int, write: Write, effects: Effects, error: Exception | None = None) -> None:
+        with effects.undone_on_error(), self.db.transaction():
             self.db.write_first()
             row = self._writes.lock(id)
             if row and write(row, error):
                 self._writes.forget(id)
 
-    def _fail(self, id: int, write: Write, error: Exception) -> None:
+    def _fail(self, id: int, write: Write, effects: Effects, error: Exception) -> None:
         """Fail an attempt whose outcome cannot be written. The policy of the job's type decides what follows."""
         try:
-            self._apply(id, write, error)
+            self._apply(id, write, effects, error)
         except Exception as problem:
             if is_database_away(problem):
                 raise

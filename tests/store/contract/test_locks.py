@@ -182,9 +182,9 @@ def defer_cancelling(store, job):
     return locking
 
 
-def apply(store, after=0, limit=10):
+def apply(store, after=0, limit=10, effects=None):
     with store.db.waits_at_most(0.02):
-        return store.deferred.apply(limit, after, Effects())
+        return store.deferred.apply(limit, after, Effects() if effects is None else effects)
 
 
 @with_locks
@@ -262,6 +262,20 @@ def test_request_that_cannot_be_written_is_dropped(store, monkeypatch):
     apply(store)
     assert (stored(job).status, FailedAttempt.objects.count()) == ("running", 0)
     assert not DeferredWrite.objects.exists()
+
+
+@with_locks
+def test_nothing_is_announced_of_a_request_that_is_rolled_back(store):
+    """The chain ends, but a job that waits for it is locked."""
+    [chain_id] = create(store)
+    [waits] = create(store, blockers=(chain_id,), on_blocker_failure="fail")
+    DeferredWrite.objects.create(kind="cancel", job_id=chain_id)
+    locking = holding(lambda store: store.attempts.lock(waits))
+    apply(store, effects=(effects := Effects()))
+    assert (effects, statuses(chain_id, waits)) == (Effects(), ["pending", "blocked"])
+    locking.result()
+    apply(store, effects=effects)
+    assert effects.finished_chains == {chain_id, waits}
 
 
 @with_locks
