@@ -190,15 +190,19 @@ class Limits(Part, ABC):
         return None if seconds is None else float(seconds)
 
     @retried
-    def without_keys(self, keys: Mapping[str, tuple[bool, bool]], limit: int) -> list[tuple[UUID, str, str]]:
+    def without_keys(
+        self, keys: Mapping[str, tuple[bool, bool]], limit: int, after: UUID | None = None
+    ) -> tuple[list[tuple[UUID, str, str]], UUID | None]:
         """Return jobs of limited types that were stored without keys, with their types and inputs.
 
-        ``keys``: by type, whether running jobs are counted, and whether starts are. Reads all waiting jobs of these
-        types.
+        ``keys``: by type, whether running jobs are counted, and whether starts are. Returns up to ``limit`` waiting
+        jobs, of the chains with an id above ``after``, and the id to continue after.
         """
         rows = rows_json(_HAS_KEYS, [(name, *map(int, has_keys)) for name, has_keys in keys.items()])
-        found = self.db.fetch(self._without_keys, [rows, limit])
-        return [(self.db.id(id_), type_name, stored) for id_, type_name, stored in found]
+        params = [rows, (after or UUID(int=0)).hex, limit]
+        found = self.db.fetch(self._without_keys, [*params, *params, limit])
+        jobs = [(self.db.id(id_), type_name, stored) for _, id_, type_name, stored in found]
+        return jobs, self.db.id(found[-1][0]) if len(found) == limit else None
 
     @retried
     def set_keys(self, rows: Sequence[tuple[UUID, int, str | None, str | None]]) -> list[str]:
@@ -210,14 +214,22 @@ class Limits(Part, ABC):
 
     @statement
     def _without_keys(self) -> str:
-        return f"""
-            SELECT job.id, job.type_name, {self.db.json_text("job.input")}
-            FROM {self.db.rows(_HAS_KEYS)}
-            JOIN {self.tables.job} AS job ON job.type_name = d.type_name
-            WHERE job.status IN ('blocked', 'pending')
-            AND (job.limit_key IS NULL OR (d.is_counted = 1 AND job.concurrency_key IS NULL)
-                OR (d.has_rate = 1 AND job.rate_key IS NULL)) LIMIT %s
-        """
+        # Each status separately: then its index has the order, and the jobs that have ended are not read.
+        blocked, pending = (
+            f"""
+            SELECT * FROM (
+                SELECT job.chain_id, job.id, job.type_name, {self.db.json_text("job.input")} AS input
+                FROM {self.db.rows(_HAS_KEYS)}
+                JOIN {self.tables.job} AS job ON job.type_name = d.type_name
+                WHERE job.status = '{status}' AND job.chain_id > {self.db.id_param}
+                AND (job.limit_key IS NULL OR (d.is_counted = 1 AND job.concurrency_key IS NULL)
+                    OR (d.has_rate = 1 AND job.rate_key IS NULL))
+                ORDER BY job.chain_id LIMIT %s
+            ) AS {status}
+            """
+            for status in ("blocked", "pending")
+        )
+        return f"{blocked} UNION ALL {pending} ORDER BY 1 LIMIT %s"
 
     @statement
     def _set_keys(self) -> str:

@@ -249,6 +249,7 @@ class Unblocker(PeriodicTask):
         self._worker = context.worker
         self._registry = context.options.registry
         self._after: UUID | None = None
+        self._keys_after: UUID | None = None
         #: The expired jobs that could not be cancelled in this round.
         self._failed: dict[UUID, OperationalError] = {}
         self.seconds: float = context.settings.SWEEP_SECONDS
@@ -256,7 +257,7 @@ class Unblocker(PeriodicTask):
     def step(self) -> bool:
         """Sweep a batch, and return whether there are more jobs to read."""
         if not self._heartbeat.is_first:
-            self._after = None
+            self._after = self._keys_after = None
             self._failed.clear()
             return False
         waits = self._store.db.waits_at_most(LOCK_SECONDS)
@@ -296,18 +297,23 @@ class Unblocker(PeriodicTask):
         Until then, these jobs are not claimed, because they could exceed a limit.
         """
         keys = {name: (bool(limits.concurrency), bool(limits.rate)) for name, (_, limits) in limited.items()}
-        found = self._store.limits.without_keys(keys, KEYS_LIMIT)
+        found, self._keys_after = self._store.limits.without_keys(keys, KEYS_LIMIT, self._keys_after)
         rows = []
+        failed: dict[str, list[tuple[UUID, Exception]]] = defaultdict(list)
         for job_id, name, stored in found:
             job_type, limits = limited[name]
             try:
                 rows.append((job_id, *limits.keys_or_shared(name, job_type.decode_input, stored)))
             except Exception as error:  # The project's code may raise any error. The job waits.
-                log_error(logger, error, "The keys of the limits of job %s failed: %s", job_id)
+                failed[name].append((job_id, error))
+        for name, errors in failed.items():
+            job_id, first = errors[0]
+            message = "The keys of the limits of %d jobs of %s failed, first of job %s: %s"
+            log_error(logger, first, message, len(errors), name, job_id)
         if rows:
             with announced(self._store) as effects:
                 effects.add_scheduled(self._store.limits.set_keys(rows))
-        return len(rows) == KEYS_LIMIT
+        return self._keys_after is not None
 
 
 #: The number of index entries that one statement reads.

@@ -15,6 +15,7 @@ from django_jobchains.models import Job, RateState
 from django_jobchains.processors import Batch, Concurrency, Rate, RunningJob
 from django_jobchains.store.queues import Override
 from django_jobchains.testing import clock, run_due_jobs
+from django_jobchains.worker import caretakers
 from django_jobchains.worker.caretakers import Unblocker
 from tests.support.waiting import stays, until
 from tests.support.workers import completed
@@ -193,6 +194,29 @@ def test_batches_keep_a_limit(processors, make_worker):
     make_worker(slots=4).run_until_idle(20)
     assert sum(sizes) == 7
     assert max(sizes) <= 3
+
+
+def test_jobs_whose_keys_fail_do_not_keep_the_others_from_getting_theirs(processors, make_worker, monkeypatch, caplog):
+    def upgraded(given):
+        raise ConnectionError("no route to the tenants")
+
+    limit = Concurrency(1, key=itself)
+    fails = processors.register("limits.fails", input=int, upgrade_input=upgraded, concurrency=limit)(lambda job: None)
+    sync = processors.register("limits.sync", concurrency=limit)(lambda job: None)
+    chains.enqueue_many([*(fails.item(1) for _ in range(4)), sync.item("a")])
+    Job.objects.update(limit_key=None, concurrency_key=None)
+    Job.objects.filter(type_name="limits.fails").update(input="one")
+    monkeypatch.setattr(caretakers, "KEYS_LIMIT", 2)
+    sweep = Unblocker(make_worker().components.context, SimpleNamespace(is_first=True)).step
+    assert [sweep() for _ in range(3)] == [True, True, False]
+    assert set(Job.objects.values_list("type_name", "concurrency_key")) == {
+        ("limits.fails", None),
+        ("limits.sync", "limits.sync␟a"),
+    }
+    messages = [record.getMessage() for record in caplog.records if "keys of the limits" in record.msg]
+    assert [message.split(", first")[0] for message in messages] == [
+        "The keys of the limits of 2 jobs of limits.fails failed"
+    ] * 2
 
 
 def test_jobs_from_before_a_limit_was_declared_run_within_it(processors, make_worker):

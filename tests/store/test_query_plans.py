@@ -126,6 +126,11 @@ def test_running_jobs_of_a_limited_queue_are_counted_by_the_index_of_running_job
     assert indexes_of(found) == {"jobchains_leased"}
 
 
+def test_the_search_for_jobs_without_keys_does_not_read_jobs_that_have_ended(store):
+    found = plan_of(lambda: store.limits.without_keys({MAIL: (True, False)}, 500))
+    assert indexes_of(found) == {"jobchains_status"}
+
+
 def test_lock_finds_its_row_by_the_primary_key(store):
     [job_id] = create(store)
     found = plan_of(lambda: store.attempts.lock(job_id))

@@ -218,12 +218,22 @@ def test_jobs_without_keys_get_them(store):
     [old, _] = create(store, 2)
     create(store, 1, MAIL)
     add(store, "a")
-    found = store.limits.without_keys({SHIP: (True, False)}, 10)
+    found, _ = store.limits.without_keys({SHIP: (True, False)}, 10)
     assert {row[1] for row in found} == {SHIP}
     assert len(found) == 2
     assert store.limits.set_keys([(job_id, 107, "shop.ship k", None) for job_id, *_ in found]) == [SHIP, SHIP]
-    assert store.limits.without_keys({SHIP: (True, False)}, 10) == []
+    assert store.limits.without_keys({SHIP: (True, False)}, 10) == ([], None)
     assert old in {job.id for job in claim(store)}
+
+
+def test_jobs_without_keys_are_read_in_pages(store):
+    pending = create(store, 3)
+    blocked = [create(store, 1, blockers=(chain_id,))[0] for chain_id in pending]
+    create(store, 1, MAIL)
+    first, after = store.limits.without_keys({SHIP: (False, False)}, 4)
+    rest, end = store.limits.without_keys({SHIP: (False, False)}, 4, after)
+    assert (len(first), len(rest), end) == (4, 2, None)
+    assert [job_id for job_id, *_ in first + rest] == sorted(pending + blocked)
 
 
 @with_locks

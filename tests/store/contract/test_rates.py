@@ -302,7 +302,7 @@ def test_jobs_without_a_rate_key_do_not_start_under_a_rate(store):
     create(store, limit_key=ord("a"))
     assert claim(store) == []
     assert store.limits.next_due(types()) is None
-    [(job_id, *_)] = store.limits.without_keys({SHIP: (False, True)}, 10)
+    [(job_id, *_)], _ = store.limits.without_keys({SHIP: (False, True)}, 10)
     store.limits.set_keys([(job_id, ord("a"), None, "shop.ship")])
     assert len(claim(store)) == 1
 
