@@ -16,7 +16,14 @@ from django.utils import timezone
 from django_jobchains import exceptions
 from django_jobchains.db.connections import own_statements
 from django_jobchains.declare.job_types import AttemptObserver
-from django_jobchains.exceptions import ChainCancelled, ChainFailed, InvalidInput, InvalidOutput, InvalidPayload
+from django_jobchains.exceptions import (
+    ChainCancelled,
+    ChainFailed,
+    InvalidInput,
+    InvalidOutput,
+    InvalidPayload,
+    LeaseLost,
+)
 from django_jobchains.handlers.running_job import RunningJob
 from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.payloads.codecs import Unreadable, decode_json
@@ -298,8 +305,13 @@ class TaskSignals(AttemptObserver):
         last = result.errors[-1]
         if last.exception_class_path == f"{_OWN}ChainCancelled":
             shown_error: BaseException = ChainCancelled(UUID(result.id))
+        elif error:
+            shown_error = redacted_error(error)
+        elif last.exception_class_path == f"{_OWN}LeaseLost":
+            shown_error = LeaseLost(UUID(result.id), "taken_by_another_worker")
+            shown_error.add_note(last.traceback)
         else:
-            shown_error = redacted_error(error) if error else ChainFailed(UUID(result.id), last.traceback)
+            shown_error = ChainFailed(UUID(result.id), last.traceback)
         try:
             raise shown_error  # noqa: TRY301 - receivers read it with sys.exc_info()
         except BaseException:

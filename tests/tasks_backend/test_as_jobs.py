@@ -127,7 +127,7 @@ def test_a_task_that_crashed_too_often_finishes_where_it_is_taken_back(start_wor
     start_worker()
     until(lambda: signals[-1].name == "finished")
     assert (signals[-1].result.id, signals[-1].result.worker_ids) == (result.id, ["dead"])
-    assert signals[-1].result.errors[0].exception_class is LeaseLost
+    assert signals[-1].result.errors[0].exception_class is type(signals[-1].error) is LeaseLost
     assert len(signals) == 2
 
 
