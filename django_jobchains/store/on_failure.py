@@ -9,12 +9,14 @@ from uuid import UUID
 
 from django.apps import apps
 
+from django_jobchains.db.connections import call_after_commit
 from django_jobchains.db.ids import new_id
 from django_jobchains.exceptions import InvalidPayload
 from django_jobchains.payloads.codecs import NOT_STORED, decode_json, decode_text, encode_json
 from django_jobchains.payloads.strict_json import decode, encode
 from django_jobchains.store.database import Part, ids_json, rows_json, statement
-from django_jobchains.store.rows import Effects
+from django_jobchains.store.rows import Effects, NewJob
+from django_jobchains.telemetry.tracing import start_sending_failure
 from django_jobchains.text.errors import describe, log_error
 
 logger = getLogger("django_jobchains")
@@ -71,14 +73,14 @@ class FailureChains(Part):
         chains = [self._chain(wanted, row) for row in self.db.fetch(self._read, [ids_json(wanted)])]
         keys = self._keys(
             [
-                (job_id, target.name, partial(target.keys, encoded))
-                for job_id, target, encoded, _ in chains
+                (job_id, target.name, partial(target.keys, job.input))
+                for job_id, target, job, _ in chains
                 if target.keys is not None
             ]
         )
         rows = [
-            (new_id().hex, *target[:3], job_id.hex, encoded, context, *keys.get(job_id, (None, None, None)))
-            for job_id, target, encoded, context in chains
+            (job.id.hex, *target[:3], job_id.hex, job.input, context, *keys.get(job_id, (None, None, None)))
+            for job_id, target, job, context in chains
         ]
         self.db.fetch(self._insert, [rows_json(_COLUMNS, rows)])
         effects.failure_jobs.update((UUID(id_), (type_name, queue)) for id_, type_name, queue, *_ in rows)
@@ -86,12 +88,27 @@ class FailureChains(Part):
 
     def _chain(
         self, wanted: Mapping[UUID, FailureType], row: tuple[Any, ...]
-    ) -> tuple[UUID, FailureType, str, str | None]:
-        """Return a failed job's id, with the type, input and context of its chain."""
+    ) -> tuple[UUID, FailureType, NewJob, str | None]:
+        """Return a failed job's id, with the type, the first job and the stored context of its chain."""
         id_, chain_id, type_name, attempt, error, stored, context = row
         job_id = self.db.id(id_)
         failed = FailedJob(self.db.id(chain_id), job_id, type_name, attempt, error or "", stored)
-        return job_id, wanted[job_id], _encoded(failed), context
+        new, target, encoded = new_id(), wanted[job_id], _encoded(failed)
+        job = NewJob(new, new, 0, target.name, target.name, target.queue, encoded, target.priority, context=context)
+        return job_id, target, job, self._traced(job)
+
+    def _traced(self, job: NewJob) -> str | None:
+        """Begin the span of a chain, which ends with the commit, and return the chain's context as it is stored."""
+        inherited = job.context
+        sent = start_sending_failure(job)
+        try:
+            context = job.context if job.context in (None, inherited) else encode_json(job.context)
+        except Exception as error:  # A codec may raise any error.
+            log_error(logger, error, "The trace of the chain %s could not be stored: %s", job.id)
+            return inherited
+        if sent is not None:
+            call_after_commit(self.db.using, partial(sent.end, [job.id], {}))
+        return context
 
     def _keys(self, limited: Sequence[tuple[UUID, str, Callable[[], Keys]]]) -> dict[UUID, Keys]:
         """Return the keys of chains by the ids of the failed jobs. A worker later sets those that cannot be computed.
@@ -117,7 +134,9 @@ class FailureChains(Part):
 
     @statement
     def _insert(self) -> str:
-        """Insert the chains. They inherit the context, such as the tenant or the actor, of the failed jobs."""
+        """Insert the chains. They inherit the context, such as the tenant or the actor, of the failed jobs, but not the
+        trace context.
+        """
         return f"""
             INSERT INTO {self.tables.job} (id, chain_id, chain_index, chain_type_name, type_name, queue, priority,
                 failed_job_id, run_at, input, status, attempt, lease_number, context, crashes, created_at, limit_key,

@@ -49,6 +49,11 @@ def start_sending(jobs: Sequence[Any], read: "ReadContexts") -> "SentSpans | Non
     return None if _tracing is None else _tracing.send(jobs, read)
 
 
+def start_sending_failure(job: Any) -> "SentSpans | None":
+    """Begin the span of a chain of ``on_failure``, in the trace of the failed job, whose context it has."""
+    return None if _tracing is None else _tracing.send_failure(job)
+
+
 class AttemptSpans:
     """Begins the spans of attempts, in the process that has claimed the jobs. None: no span is needed."""
 

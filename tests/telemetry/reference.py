@@ -76,7 +76,10 @@ SPANS = (
         "send {type}",
         "PRODUCER",
         "A job is created. It ends with the commit, and is not exported after a rollback.",
-        "The caller's span; for a continuation, the attempt or its `complete` phase",
+        (
+            "The caller's span; for a continuation, the attempt or its `complete` phase; for a chain of `on_failure`, "
+            "the `send` span of the failed job"
+        ),
         (*MESSAGE, names.MESSAGE_COUNT),
     ),
     (

@@ -2,6 +2,7 @@
 
 import pytest
 from asgiref.sync import async_to_sync
+from cryptography.fernet import Fernet
 from django.db import transaction
 from opentelemetry import baggage
 from opentelemetry.context import attach, detach
@@ -262,6 +263,49 @@ def test_a_failed_attempt_records_its_error_and_a_rescheduled_one_does_not(recor
         assert (span.attributes[OUTCOME], span.attributes["error.type"]) == ("failed", "ValueError")
         assert [event.attributes["exception.type"] for event in span.events] == ["ValueError"]
         assert "hunter2" not in span.to_json()
+
+
+@pytest.mark.parametrize("keys", [[], [Fernet.generate_key()]], ids=["plain", "encrypted"])
+def test_a_chain_of_on_failure_is_sent_in_the_trace_of_the_failed_job(
+    recorded, processors, make_worker, settings, keys
+):
+    backend = "django_jobchains.payloads.codecs.FernetCodec"
+    codec = {"BACKEND": backend, "OPTIONS": {"keys": keys}} if keys else {}
+    settings.JOBCHAINS = {"TRACE_BAGGAGE": True, "PAYLOAD_CODEC": codec}
+    seen = []
+
+    @processors.register("alert", queue="alerts")
+    def alert(job):
+        seen.append((job.context["tenant"], baggage.get_baggage("user")))
+
+    @processors.register("pay", on_failure=alert, max_attempts=1)
+    def pay(job):
+        raise ValueError
+
+    token = attach(baggage.set_baggage("user", "ada"))
+    with context.bound(tenant="acme"), recorded.tracer.start_as_current_span("view"):
+        pay.enqueue()
+    detach(token)
+    make_worker().run_until_idle()
+    job, sent = Job.objects.of_type("alert").get(), recorded.one("send alert")
+    assert parent_of(sent) == id_of(recorded.one("send pay"))
+    assert parent_of(recorded.one("process alert")) == id_of(sent)
+    assert len({trace_of(span) for span in recorded.spans}) == 1
+    assert sent.attributes["messaging.message.id"] == str(job.id)
+    assert sent.attributes["messaging.destination.name"] == "alerts"
+    assert seen == [("acme", "ada")]
+
+
+def test_a_chain_of_on_failure_that_is_rolled_back_exports_nothing(recorded, processors, ship):
+    chain = processors.register("pay", on_failure=ship, on_blocker_failure="fail")(lambda job: None).enqueue(
+        blockers=[blocker := processors.register("stock")(lambda job: None).enqueue()]
+    )
+    with transaction.atomic():
+        chains.cancel(blocker)
+        transaction.set_rollback(True)
+    assert recorded.all("send ship") == []
+    chains.cancel(blocker)
+    assert (chain.refresh().status, len(recorded.all("send ship"))) == ("failed", 1)
 
 
 def test_an_attempt_that_lost_its_lease_says_so_and_its_continuation_is_not_exported(recorded, processors, make_worker):

@@ -99,6 +99,12 @@ class Tracing:
         spans = {job.id: span for job in jobs if (span := self._send(job, read))}
         return SentSpans(spans) if spans else None
 
+    @harmless
+    def send_failure(self, job: Any) -> "SentSpans | None":
+        """Begin the span of a chain of ``on_failure``. Its trace context, which it replaces, is the failed job's."""
+        span = self._send(job, lambda ids: (), context_of(stored_values(job.context)))
+        return SentSpans({job.id: span}) if span else None
+
     def _send(self, job: Any, read: ReadContexts, parent: Context | None = None) -> Span | None:
         span = self._tracer.start_span(
             f"send {job.type_name}", parent, SpanKind.PRODUCER, _attributes(job.type_name, job.queue, "send")

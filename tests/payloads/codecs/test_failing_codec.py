@@ -10,6 +10,7 @@ from django_jobchains.telemetry import add_sink
 from django_jobchains.telemetry.events import CodecFailed
 from django_jobchains.testing import run_due_jobs
 from tests.support.attempts import WITHOUT_WAKE_UPS
+from tests.support.tracing import recording
 
 pytestmark = pytest.mark.django_db
 
@@ -76,6 +77,18 @@ def test_an_output_that_cannot_be_encoded_fails_only_its_attempt(failing, caplog
     assert broken.last_error == NOT_STORED
     assert Job.objects.get(type_name="shop.failed").output == [None, NOT_STORED, "fine"]
     assert "The payload codec failed" in caplog.text
+
+
+def test_a_chain_of_on_failure_whose_trace_cannot_be_encoded_has_the_context_of_the_failed_job(failing, caplog):
+    with recording() as recorded:
+        broken = chains.enqueue("shop.echo", "secret")
+        failing("encode")
+        run_due_jobs()
+    failing("")
+    assert broken.refresh().status == "failed"
+    assert Job.objects.get(type_name="shop.failed").context == broken.current_job.context
+    assert recorded.all("send shop.failed") == []
+    assert "could not be stored: RuntimeError: no key" in caplog.text
 
 
 @pytest.mark.parametrize(("error", "failures"), [(OSError("no network"), 2), (RuntimeError("no key"), 1)])
