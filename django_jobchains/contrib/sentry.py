@@ -18,7 +18,7 @@ from django_jobchains.pools import RemoteError
 from django_jobchains.records import RecordRun
 from django_jobchains.telemetry import Event, add_sink
 from django_jobchains.telemetry.events import AttemptEnded
-from django_jobchains.text.errors import log_text, redacted_error
+from django_jobchains.text.errors import redacted_error
 from django_jobchains.text.redaction import redacted_text
 
 __all__ = ("SentryMiddleware",)
@@ -35,10 +35,11 @@ class SentryMiddleware(Middleware):
     """Gives each attempt its own isolation scope, and sends the error of a job or record that ends as failed, once.
 
     The transaction has the name of the type. The tags are ``job.type``, ``job.queue`` and ``job.attempt``, and the
-    context ``job`` has the ids. ``capture_retries``: whether to send also the errors of attempts that are retried and
-    of errored records, as warnings. Reschedules, cancellations and aborted attempts are not sent. Errors are redacted.
+    context ``job`` has the ids. The error of the previous attempt at a job is a breadcrumb. ``capture_retries``:
+    whether to send also the errors of attempts that are retried and of errored records, as warnings. Reschedules,
+    cancellations and aborted attempts are not sent. Errors are redacted.
 
-    Errors are sent by the worker process, without the tags that a handler sets in a child process.
+    Errors are sent by the worker process, without the tags and breadcrumbs of a handler in a child process.
     """
 
     def __init__(self, *, capture_retries: bool = False) -> None:
@@ -55,6 +56,8 @@ class SentryMiddleware(Middleware):
                 ids = {} if isinstance(part, RecordRun) else {"chain_id": str(part.chain_id)}
                 own = scope if part is job else scope.fork()
                 _describe(own, job.type_name, part.queue, part.attempt, {"id": str(part.id), **ids})
+                if last_error := getattr(part, "last_error", None):  # Records have none.
+                    own.add_breadcrumb(category="job", level="warning", message=redacted_text(last_error))
                 key = job.type_name, str(part.id), part.attempt
                 _scopes[key] = own, self.capture_retries
             while len(_scopes) > MAX_SCOPES:
@@ -108,10 +111,8 @@ def _send(event: AttemptEnded, error: BaseException, scope: Scope, *, capture_re
     with use_isolation_scope(scope):
         if event.ending == "failed":
             sentry_sdk.capture_exception(_shown(error))
-        elif event.ending in ("retried", "errored"):
-            sentry_sdk.add_breadcrumb(category="job", level="warning", message=log_text(error))
-            if capture_retries:
-                sentry_sdk.capture_exception(_shown(error), level="warning")
+        elif event.ending in ("retried", "errored") and capture_retries:
+            sentry_sdk.capture_exception(_shown(error), level="warning")
 
 
 def _shown(error: BaseException) -> BaseException:

@@ -74,6 +74,8 @@ def test_a_job_that_ends_as_failed_is_sent_once(sent, slice_of, make_worker):
     [event] = sent
     error = check(event, "ship", "parcels", 2, {"id": str(chain.id), "chain_id": str(chain.id)}, order="7")
     assert error["type"] == "ValueError"
+    [crumb] = [crumb for crumb in event["breadcrumbs"]["values"] if crumb["category"] == "job"]
+    assert (crumb["level"], crumb["message"].partition("=")[0]) == ("warning", "ValueError: password")
 
 
 def test_a_record_that_ends_as_failed_is_sent_once(sent, slice_of, make_worker):
