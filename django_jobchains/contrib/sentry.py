@@ -1,23 +1,31 @@
-"""Sends errors of jobs and records to Sentry. Needs sentry-sdk, which you configure with ``sentry_sdk.init``."""
+"""Sends errors of jobs and records to Sentry, and check-ins of schedules.
 
+Needs sentry-sdk, which you configure with ``sentry_sdk.init``.
+"""
+
+import re
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import Context
 from typing import Any
+from uuid import UUID
 
 import sentry_sdk
+from sentry_sdk.crons import capture_checkin
 from sentry_sdk.scope import Scope, use_isolation_scope
 from sentry_sdk.types import Event as SentryEvent
 from sentry_sdk.types import Hint
 
+from django_jobchains.declare.registry import get_registry
+from django_jobchains.declare.schedules import checked_schedule
 from django_jobchains.handlers.batch import Batch
 from django_jobchains.handlers.running_job import RunningJob
 from django_jobchains.middleware import Middleware
 from django_jobchains.pools import RemoteError
 from django_jobchains.records import RecordRun
 from django_jobchains.telemetry import Event, add_sink
-from django_jobchains.telemetry.events import AttemptEnded
+from django_jobchains.telemetry.events import AttemptEnded, AttemptStarted, ChainEnded
 from django_jobchains.text.errors import redacted_error
 from django_jobchains.text.redaction import redacted_text
 
@@ -26,6 +34,10 @@ __all__ = ("SentryMiddleware",)
 #: The limit of attempts whose scopes are kept until their outcomes are written. Errors of other attempts lack the tags
 #: that their handlers have set. In a child process no scope is needed again.
 MAX_SCOPES = 1_000
+#: Sentry cuts longer slugs.
+SLUG_LENGTH = 50
+#: The units of Sentry's intervals, in seconds.
+_UNITS = {"day": 86_400, "hour": 3_600, "minute": 60}
 
 #: A type, the id of one of its jobs or records, and the number of the attempt.
 _Key = tuple[str, str, int]
@@ -40,6 +52,8 @@ class SentryMiddleware(Middleware):
     cancellations and aborted attempts are not sent. Errors are redacted.
 
     Errors are sent by the worker process, without the tags and breadcrumbs of a handler in a child process.
+
+    The chains of a schedule check in to the cron monitor with the schedule's name.
     """
 
     def __init__(self, *, capture_retries: bool = False) -> None:
@@ -80,7 +94,7 @@ _scopes: "OrderedDict[_Key, tuple[Scope, bool]]" = OrderedDict()
 
 def _install() -> None:
     """Add the sink, and drop the events of Sentry's logging integration for the same errors."""
-    add_sink(_on_event)
+    add_sink(_on_event, AttemptStarted, ChainEnded)
     scope = sentry_sdk.get_global_scope()
     if _without_logged_failures not in scope._event_processors:
         scope.add_event_processor(_without_logged_failures)
@@ -93,9 +107,17 @@ def _without_logged_failures(event: SentryEvent, hint: Hint) -> SentryEvent | No
 
 
 def _on_event(event: Event) -> None:
+    if isinstance(event, AttemptEnded):
+        _attempt_ended(event)
+    elif isinstance(event, AttemptStarted):
+        if event.schedule_name and event.attempt == 1 and event.job_id == event.chain_id:
+            _check_in(event.schedule_name, event.chain_id, "in_progress")
+    elif isinstance(event, ChainEnded) and event.schedule_name:
+        _check_in(event.schedule_name, event.chain_id, "ok" if event.status == "completed" else "error")
+
+
+def _attempt_ended(event: AttemptEnded) -> None:
     """Send the error of an attempt when its outcome is written, with the scope of the handler."""
-    if not isinstance(event, AttemptEnded):
-        return
     ids = {"id": str(event.job_id), **({"chain_id": str(event.chain_id)} if event.chain_id else {})}
     scope, capture_retries = _scopes.pop((event.type_name, ids["id"], event.attempt), (None, False))
     if event.exception is None:
@@ -123,3 +145,28 @@ def _shown(error: BaseException) -> BaseException:
     shown = kind(redacted_text(error.message))
     shown.add_note(redacted_text(error.traceback))
     return shown
+
+
+def _check_in(schedule_name: str, chain_id: UUID, status: str) -> None:
+    """Report the state of a chain to the monitor of its schedule. Any process can continue a check-in by its id."""
+    slug = re.sub(r"[^a-z0-9_-]+", "-", schedule_name.lower())[:SLUG_LENGTH].strip("-")
+    if slug:
+        capture_checkin(slug, chain_id.hex, status, monitor_config=_monitor_config(schedule_name))
+
+
+def _monitor_config(schedule_name: str) -> Any:
+    """Return what Sentry creates or updates the monitor with.
+
+    None for a schedule that is not declared in code, and for an interval that Sentry cannot express.
+    """
+    registry = get_registry()
+    declared = (each for part in registry.slices for each in part.schedules if each.name == schedule_name)
+    for each in declared:
+        row = checked_schedule(each.name, each.job_type, each.options, registry.job_type)
+        if row["cron"]:
+            return {"schedule": {"type": "crontab", "value": row["cron"]}, "timezone": row["timezone"]}
+        for unit, seconds in _UNITS.items():
+            if row["every_seconds"] % seconds == 0:
+                value = int(row["every_seconds"] // seconds)
+                return {"schedule": {"type": "interval", "value": value, "unit": unit}}
+    return None

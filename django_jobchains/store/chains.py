@@ -274,7 +274,7 @@ class Chains(Part):
         return f"""
             SELECT job.chain_id, job.chain_type_name,
                 CASE WHEN job.status = 'cancelled' AND {self.db.is_expired} THEN 'expired' ELSE job.status END,
-                {self.db.seconds(created_at, "job.finished_at")}
+                {self.db.seconds(created_at, "job.finished_at")}, job.schedule_name
             FROM {self.tables.job} AS job
             WHERE job.id {self._last_jobs.any_last_job} AND job.status || '' IN ('completed', 'failed', 'cancelled')
         """

@@ -196,6 +196,7 @@ class ChainLifetime(NamedTuple):
     type_name: str
     status: str
     seconds: float
+    schedule_name: str | None = None
 
 
 class ClaimedJob(NamedTuple):

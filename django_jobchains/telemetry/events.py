@@ -566,6 +566,7 @@ class ChainEnded(DetailEvent):
     type_name: str
     status: str
     seconds: float
+    schedule_name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -634,6 +635,7 @@ class AttemptStarted(DetailEvent):
     queue: str
     attempt: int
     wait_seconds: float
+    schedule_name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ class AttemptSpans:
         """Report that an attempt begins, and begin its span."""
         if observes(AttemptStarted):
             facts = job.worker, job.id, job.chain_id, job.type_name, job.queue, job.attempt, job.wait_seconds
-            report(AttemptStarted(*facts))
+            report(AttemptStarted(*facts, job.schedule_name))
         return None if _tracing is None else _tracing.attempt(job)
 
     def batch(self, jobs: Sequence[Any]) -> "AttemptSpan | None":

@@ -445,7 +445,8 @@ class JobSink(Sink[Outcome]):
                 continuations.append((continuation, outcome.effects or self._effects))
             elif is_written and finished and not job.chain_index and is_end_observed:
                 seconds = (job.last_attempt_at - job.created_at).total_seconds() + outcome.seconds
-                chains.append(ChainEnded(self._worker, job.chain_id, job.type_name, "completed", max(seconds, 0.0)))
+                facts = job.chain_id, job.type_name, "completed", max(seconds, 0.0), job.schedule_name
+                chains.append(ChainEnded(self._worker, *facts))
                 self._reported_chains.add(job.chain_id)
             if outcome.span is not None:
                 created = [continuation.id] if is_written and continuation else []

@@ -1,18 +1,23 @@
-"""Errors of jobs and records in Sentry: once, when the job or record ends as failed, with the scope of the attempt."""
+"""Errors of jobs and records in Sentry: once, when the job or record ends as failed, with the scope of the attempt.
 
+Chains of schedules check in.
+"""
+
+from datetime import timedelta
 from uuid import uuid4
 
 import pytest
 import sentry_sdk
 from sentry_sdk.transport import Transport
 
-from django_jobchains import chains
+from django_jobchains import chains, schedules
 from django_jobchains.contrib import sentry as contrib
 from django_jobchains.contrib.sentry import SentryMiddleware
 from django_jobchains.pools import RemoteError
 from django_jobchains.processors import Backoff, Processors, RescheduleJob
-from django_jobchains.telemetry import report
+from django_jobchains.telemetry import remove_sink, report
 from django_jobchains.telemetry.events import AttemptEnded
+from django_jobchains.testing import clock, fire_schedules, run_due_jobs
 from tests.records.models import Upload
 from tests.support.attempts import committed
 
@@ -27,19 +32,27 @@ class Kept(Transport):
     def __init__(self):
         super().__init__()
         self.events = []
+        self.check_ins = []
 
     def capture_envelope(self, envelope):
         if (event := envelope.get_event()) is not None:
             self.events.append(event)
+        self.check_ins += [item.payload.json for item in envelope.items if item.type == "check_in"]
 
 
 @pytest.fixture
-def sent():
+def transport():
     transport = Kept()
     sentry_sdk.init(dsn="http://key@127.0.0.1/1", transport=transport, auto_enabling_integrations=False)
-    yield transport.events
+    yield transport
+    remove_sink(contrib._on_event)
     sentry_sdk.get_client().close(timeout=0)
     sentry_sdk.init()
+
+
+@pytest.fixture
+def sent(transport):
+    return transport.events
 
 
 @pytest.fixture
@@ -158,3 +171,64 @@ def test_each_failed_job_of_a_batch_is_sent(sent, slice_of, make_worker):
     made = chains.enqueue_many([ship.item(fails, max_attempts=1) for fails in (0, 1, 1)])
     make_worker().run_until_idle()
     assert {event["contexts"]["job"]["id"] for event in sent} == {str(chain.id) for chain in made[1:]}
+
+
+def fire():
+    """Fire the schedules that are due in an hour, and run their chains."""
+    with clock() as moving:
+        fire_schedules()
+        moving.advance(3600)
+        [chain] = fire_schedules()
+        run_due_jobs()
+        moving.advance(60)
+        run_due_jobs()
+    return chain
+
+
+CRON = {"schedule": {"type": "crontab", "value": "0 * * * *"}, "timezone": "Europe/Berlin"}
+
+
+@pytest.mark.parametrize(
+    ("rule", "config"),
+    [
+        ({"cron": "0 * * * *", "timezone": "Europe/Berlin"}, CRON),
+        ({"every": timedelta(minutes=45)}, {"schedule": {"type": "interval", "value": 45, "unit": "minute"}}),
+        ({"every": 3600}, {"schedule": {"type": "interval", "value": 1, "unit": "hour"}}),
+        ({"every": 3599}, None),
+    ],
+)
+def test_the_chain_of_a_schedule_checks_in_when_it_starts_and_when_it_has_ended(transport, slice_of, rule, config):
+    part = slice_of()
+
+    @part.register("ship")
+    def ship(job):
+        if job.attempt == 1:
+            raise ValueError("no")
+        return job.continue_with("bill") if "cron" in rule else None
+
+    part.register("bill", entry=False)(lambda job: None)
+    part.schedule("Ship: Größe", ship, **rule)
+    ship.enqueue()
+    chain = fire()
+    assert chain.refresh().status == "completed"
+    assert [check_in["status"] for check_in in transport.check_ins] == ["in_progress", "ok"]
+    for check_in in transport.check_ins:
+        assert check_in["monitor_slug"] == "ship-gr-e"
+        assert check_in["check_in_id"] == chain.id.hex
+        assert check_in.get("monitor_config") == config
+
+
+@pytest.mark.parametrize("ends", ["failed", "cancelled"])
+def test_a_chain_that_does_not_complete_checks_in_with_an_error(transport, slice_of, ends):
+    @slice_of().register("ship", max_attempts=1)
+    def ship(job):
+        if ends == "cancelled":
+            chains.cancel(job.chain_id)
+        raise ValueError("no")
+
+    schedules.create("x" * 60, ship, every=3600)
+    assert fire().refresh().status == ends
+    assert [check_in["status"] for check_in in transport.check_ins] == ["in_progress", "error"]
+    assert {(check_in["monitor_slug"], check_in.get("monitor_config")) for check_in in transport.check_ins} == {
+        ("x" * 50, None)
+    }
