@@ -59,6 +59,10 @@ attempts, chains and hooks record about 20 durations of each kind per second. Ea
 them, and at least the first one in each second. Therefore, quantiles and means of one type and outcome are correct, but
 those of several types or outcomes give too much weight to rare ones. Group histograms by type and outcome, and use
 counters for rates.
+
+With `register_gauges`, a process without a worker, such as a web server, exports the gauges that have the attribute
+`jobchains.database.alias`. The other gauges are only known to processes with a worker, `jobchains.blocked.stranded` and
+`jobchains.notifier.connected` included.
 """
 
 MESSAGE = (

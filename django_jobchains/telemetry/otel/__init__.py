@@ -69,10 +69,10 @@ class JobchainsInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
 
 def register_gauges(meter_provider: MeterProvider | None = None) -> AlwaysGauges:
-    """Report the gauges about queues from this process too, such as a web server, even if no worker runs.
+    """Report the gauges about the database from this process too, such as a web server, even if no worker runs.
 
-    Workers report them without this call. The gauges need one query with a time limit every ten seconds. Call
-    ``close()`` on the returned object to stop.
+    Workers report them without this call, and other gauges that only they know. The gauges need one query with a time
+    limit every ten seconds. Call ``close()`` on the returned object to stop.
     """
     return AlwaysGauges(metrics_of(meter_provider).gauges)
 
