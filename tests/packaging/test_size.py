@@ -45,7 +45,7 @@ BUDGETS = {
     "conf": 211,
     "values": 140,
     "isolation": 127,
-    "contrib": 82,
+    "contrib": 111,
     "http_retries": 42,
     "context": 65,
     "statuses": 53,
