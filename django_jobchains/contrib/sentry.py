@@ -8,8 +8,8 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import Context
+from functools import lru_cache
 from typing import Any
-from uuid import UUID
 
 import sentry_sdk
 from sentry_sdk.crons import capture_checkin
@@ -53,12 +53,15 @@ class SentryMiddleware(Middleware):
 
     Errors are sent by the worker process, without the tags and breadcrumbs of a handler in a child process.
 
-    The chains of a schedule check in to the cron monitor with the schedule's name.
+    ``monitor_schedules``: whether the chains of a schedule check in to the cron monitor with the schedule's name, which
+    Sentry creates.
     """
 
-    def __init__(self, *, capture_retries: bool = False) -> None:
+    def __init__(self, *, capture_retries: bool = False, monitor_schedules: bool = False) -> None:
         self.capture_retries = capture_retries
         _install()
+        if monitor_schedules:
+            add_sink(_check_in, AttemptStarted, ChainEnded)
 
     @contextmanager
     def around_handler(self, job: RunningJob[Any]) -> Iterator[None]:
@@ -94,7 +97,7 @@ _scopes: "OrderedDict[_Key, tuple[Scope, bool]]" = OrderedDict()
 
 def _install() -> None:
     """Add the sink, and drop the events of Sentry's logging integration for the same errors."""
-    add_sink(_on_event, AttemptStarted, ChainEnded)
+    add_sink(_on_event)
     scope = sentry_sdk.get_global_scope()
     if _without_logged_failures not in scope._event_processors:
         scope.add_event_processor(_without_logged_failures)
@@ -107,17 +110,9 @@ def _without_logged_failures(event: SentryEvent, hint: Hint) -> SentryEvent | No
 
 
 def _on_event(event: Event) -> None:
-    if isinstance(event, AttemptEnded):
-        _attempt_ended(event)
-    elif isinstance(event, AttemptStarted):
-        if event.schedule_name and event.attempt == 1 and event.job_id == event.chain_id:
-            _check_in(event.schedule_name, event.chain_id, "in_progress")
-    elif isinstance(event, ChainEnded) and event.schedule_name:
-        _check_in(event.schedule_name, event.chain_id, "ok" if event.status == "completed" else "error")
-
-
-def _attempt_ended(event: AttemptEnded) -> None:
     """Send the error of an attempt when its outcome is written, with the scope of the handler."""
+    if not isinstance(event, AttemptEnded):
+        return
     ids = {"id": str(event.job_id), **({"chain_id": str(event.chain_id)} if event.chain_id else {})}
     scope, capture_retries = _scopes.pop((event.type_name, ids["id"], event.attempt), (None, False))
     if event.exception is None:
@@ -147,13 +142,22 @@ def _shown(error: BaseException) -> BaseException:
     return shown
 
 
-def _check_in(schedule_name: str, chain_id: UUID, status: str) -> None:
+def _check_in(event: Event) -> None:
     """Report the state of a chain to the monitor of its schedule. Any process can continue a check-in by its id."""
-    slug = re.sub(r"[^a-z0-9_-]+", "-", schedule_name.lower())[:SLUG_LENGTH].strip("-")
+    if not isinstance(event, AttemptStarted | ChainEnded) or event.schedule_name is None or event.chain_id is None:
+        return
+    if isinstance(event, ChainEnded):
+        status = "ok" if event.status == "completed" else "error"
+    elif event.attempt == 1 and event.job_id == event.chain_id:
+        status = "in_progress"
+    else:
+        return
+    slug = re.sub(r"[^a-z0-9_-]+", "-", event.schedule_name.lower())[:SLUG_LENGTH].strip("-")
     if slug:
-        capture_checkin(slug, chain_id.hex, status, monitor_config=_monitor_config(schedule_name))
+        capture_checkin(slug, event.chain_id.hex, status, monitor_config=_monitor_config(event.schedule_name))
 
 
+@lru_cache(maxsize=1_000)
 def _monitor_config(schedule_name: str) -> Any:
     """Return what Sentry creates or updates the monitor with.
 

@@ -46,6 +46,8 @@ def transport():
     sentry_sdk.init(dsn="http://key@127.0.0.1/1", transport=transport, auto_enabling_integrations=False)
     yield transport
     remove_sink(contrib._on_event)
+    remove_sink(contrib._check_in)
+    contrib._monitor_config.cache_clear()
     sentry_sdk.get_client().close(timeout=0)
     sentry_sdk.init()
 
@@ -198,7 +200,7 @@ CRON = {"schedule": {"type": "crontab", "value": "0 * * * *"}, "timezone": "Euro
     ],
 )
 def test_the_chain_of_a_schedule_checks_in_when_it_starts_and_when_it_has_ended(transport, slice_of, rule, config):
-    part = slice_of()
+    part = slice_of(monitor_schedules=True)
 
     @part.register("ship")
     def ship(job):
@@ -220,7 +222,7 @@ def test_the_chain_of_a_schedule_checks_in_when_it_starts_and_when_it_has_ended(
 
 @pytest.mark.parametrize("ends", ["failed", "cancelled"])
 def test_a_chain_that_does_not_complete_checks_in_with_an_error(transport, slice_of, ends):
-    @slice_of().register("ship", max_attempts=1)
+    @slice_of(monitor_schedules=True).register("ship", max_attempts=1)
     def ship(job):
         if ends == "cancelled":
             chains.cancel(job.chain_id)
@@ -232,3 +234,12 @@ def test_a_chain_that_does_not_complete_checks_in_with_an_error(transport, slice
     assert {(check_in["monitor_slug"], check_in.get("monitor_config")) for check_in in transport.check_ins} == {
         ("x" * 50, None)
     }
+
+
+def test_chains_check_in_only_on_request(transport, slice_of):
+    """Sentry bills for each monitor."""
+    part = slice_of()
+    ship = part.register("ship")(lambda job: None)
+    part.schedule("ship", ship, every=3600)
+    assert fire().refresh().status == "completed"
+    assert transport.check_ins == []
