@@ -148,12 +148,8 @@ class _Firing:
             self._names = [schedule.name for schedule in due]
             cache = FiringCache(self._registry)
             max_chains = max(MAX_CHAINS // len(due), 1) if due else 0
-            known = []
-            for schedule in due:
-                if schedule.source == "code" and schedule.name not in self._declared:
-                    self._fired.failed[schedule.name] = RETRY_SECONDS
-                else:
-                    known.append(schedule)
+            known = [each for each in due if each.source != "code" or each.name in self._declared]
+            self._fired.failed |= dict.fromkeys(set(self._names) - {each.name for each in known}, RETRY_SECONDS)
             results = self._store.db.each_in_savepoint(lambda each: _Ready(each, cache, max_chains), known)
             ready: list[_Ready] = []
             errors: dict[str, str] = {}

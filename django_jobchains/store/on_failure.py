@@ -1,6 +1,6 @@
 """The chains that ``on_failure`` enqueues in the transaction that marks a job as failed."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from logging import getLogger
@@ -71,13 +71,8 @@ class FailureChains(Part):
         if not wanted:
             return
         chains = [self._chain(wanted, row) for row in self.db.fetch(self._read, [ids_json(wanted)])]
-        keys = self._keys(
-            [
-                (job_id, target.name, partial(target.keys, job.input))
-                for job_id, target, job, _ in chains
-                if target.keys is not None
-            ]
-        )
+        calls = {job_id: partial(target.keys, job.input) for job_id, target, job, _ in chains if target.keys}
+        keys = self._keys(wanted, calls)
         rows = [
             (job.id.hex, *target[:3], job_id.hex, job.input, context, *keys.get(job_id, (None, None, None)))
             for job_id, target, job, context in chains
@@ -110,16 +105,14 @@ class FailureChains(Part):
             call_after_commit(self.db.using, partial(sent.end, [job.id], {}))
         return context
 
-    def _keys(self, limited: Sequence[tuple[UUID, str, Callable[[], Keys]]]) -> dict[UUID, Keys]:
-        """Return the keys of chains by the ids of the failed jobs. A worker later sets those that cannot be computed.
-
-        ``limited``: a failed job's id, and the name of the type and the keys of its chain.
-        """
+    def _keys(self, wanted: Mapping[UUID, FailureType], calls: Mapping[UUID, Callable[[], Keys]]) -> dict[UUID, Keys]:
+        """Return the results of calls by the ids of the failed jobs. A worker later sets the keys that fail here."""
         found: dict[UUID, Keys] = {}
-        results = self.db.each_in_savepoint(lambda each: each[2](), limited)
-        for (job_id, name, _), keys in zip(limited, results, strict=True):
+        results = self.db.each_in_savepoint(lambda call: call(), [*calls.values()])
+        for job_id, keys in zip(calls, results, strict=True):
             if isinstance(keys, Exception):
-                log_error(logger, keys, "The keys of the limits of %s for job %s failed: %s", name, job_id)
+                message = "The keys of the limits of %s for job %s failed: %s"
+                log_error(logger, keys, message, wanted[job_id].name, job_id)
             else:
                 found[job_id] = keys
         return found
