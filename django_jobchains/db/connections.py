@@ -3,6 +3,8 @@
 Also distinguishes the library's own statements from statements of handlers.
 """
 
+import select
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -119,8 +121,23 @@ def _repair(connection: BaseDatabaseWrapper) -> None:
         return
     if not connection.settings_dict["CONN_MAX_AGE"]:
         connection.close_at = None
+    connection.errors_occurred = connection.errors_occurred or _has_input(connection.connection)
     connection.close_if_unusable_or_obsolete()
     connection.queries_log.clear()
+
+
+def _has_input(raw: Any) -> bool:
+    """Return whether the server has sent something without a statement, as when it ended the session. Takes 1 µs.
+
+    It may also be a notification for a handler that listens, so Django asks the server before it closes a connection.
+    """
+    if (pgconn := getattr(raw, "pgconn", None)) is None:
+        return False
+    if sys.platform == "win32":
+        return bool(select.select([pgconn.socket], [], [], 0)[0])
+    poll = select.poll()  # select() accepts no descriptors above 1023
+    poll.register(pgconn.socket, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def drop_connection(connection: BaseDatabaseWrapper) -> None:

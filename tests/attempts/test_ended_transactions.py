@@ -10,6 +10,7 @@ from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.processors import Backoff
 from tests.shop.models import Effect
 from tests.support.attempts import committed
+from tests.support.connections import elsewhere, end_session
 from tests.support.scenario import JOBS, RECORDS, complete, effect, effects, kinds, outside, prepare, write
 
 pytestmark = committed
@@ -207,12 +208,8 @@ def test_transaction_left_open_by_an_on_commit_hook_is_closed_and_the_job_remain
 
 def break_connection():
     """Let the server end this thread's session, and swallow the error of the next query."""
-    import psycopg
-
     connection.ensure_connection()
-    info = connection.connection.info
-    with psycopg.connect(info.dsn, password=info.password, autocommit=True) as other:
-        other.execute("SELECT pg_terminate_backend(%s, 5000)", [info.backend_pid])
+    end_session(connection.connection)
     with pytest.raises(OperationalError):
         execute("SELECT 1")
 
@@ -236,3 +233,31 @@ def test_broken_connection_whose_error_was_swallowed_fails_the_attempt(processor
     assert (chain.refresh().status, chain.current_job.attempt) == ("completed", 2)
     assert FailedAttempt.objects.get().error.startswith(f"{ConnectionLost.__name__}: ")
     assert effects() == ["written"]
+
+
+@pytest.mark.postgresql
+@kinds(*JOBS, *RECORDS)
+def test_connection_whose_session_has_ended_is_replaced_before_the_next_attempt(scenario):
+    def handler(jobs):
+        yield outside(lambda: (write(jobs, "written")(), end_session(connection.connection)))
+
+    scenario.enqueue(handler, inputs=range(6), max_attempts=1)
+    scenario.run(async_slots=1)
+    assert (scenario.states(), Effect.objects.count()) == ({"completed"}, 6)
+
+
+@pytest.mark.postgresql
+def test_connection_with_notifications_is_kept(processors, work):
+    """A handler that listens receives what arrives between its attempts."""
+
+    @processors.register("listens")
+    def listens(job):
+        connection.ensure_connection()
+        received = [notification.payload for notification in connection.connection.notifies(timeout=0)]
+        execute("LISTEN news")
+        elsewhere(lambda store: execute(f"NOTIFY news, '{job.input}'"))
+        return received
+
+    first, second = listens.enqueue("first"), listens.enqueue("second", priority=-1)
+    work(slots=1)
+    assert (first.refresh().output, second.refresh().output) == ([], ["first"])

@@ -2,7 +2,6 @@
 
 import math
 
-import psycopg
 import pytest
 from django.db import connection
 from psycopg import pq
@@ -13,6 +12,7 @@ from django_jobchains.processors import Backoff
 from django_jobchains.store.postgresql import dialect
 from tests.shop.models import Effect
 from tests.support.attempts import committed
+from tests.support.connections import end_session
 
 pytestmark = [committed, pytest.mark.postgresql]
 
@@ -192,13 +192,6 @@ def test_session_that_ends_in_the_transaction_fails_the_attempt(processors, work
     assert Effect.objects.count() == 1
 
 
-def end_session(raw):
-    """End a session from another session, as an administrator does."""
-    parameters = {key: value for key, value in connection.get_connection_params().items() if key in _PARAMETERS}
-    with psycopg.connect(**parameters, autocommit=True) as other:
-        other.execute("SELECT pg_terminate_backend(%s, 5000)", [raw.info.backend_pid])
-
-
 def end_before_commit(raw):
     commit = raw.commit
 
@@ -207,6 +200,3 @@ def end_before_commit(raw):
         commit()
 
     raw.commit = cut
-
-
-_PARAMETERS = ("host", "port", "user", "password", "dbname")

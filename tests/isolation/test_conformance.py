@@ -170,6 +170,13 @@ def test_what_a_handler_leaves_does_not_reach_the_next_attempt():
         assert output(jobs.async_leaves_task.enqueue(number)) == number
 
 
+@pytest.mark.postgresql
+def test_a_connection_whose_session_has_ended_is_replaced_before_the_next_attempt():
+    expression = "note(job, 'written') or end_session(connection.connection)"
+    items = [jobs.evaluates.item(expression, max_attempts=1) for _ in range(8)]  # there are four children at most
+    assert {ended(chain).status for chain in chains.enqueue_many(items)} == {"completed"}
+
+
 @pytest.mark.parametrize("job_type", [jobs.wrapped, jobs.async_wrapped])
 def test_middleware_context_and_log_surround_the_handler(job_type):
     with context.bound(tenant="acme"):

@@ -35,7 +35,7 @@ BUDGETS = {
     "models": 908,
     "handlers": 560,
     "monitoring": 830,
-    "db": 672,
+    "db": 682,
     "text": 529,
     "migrations": 655,
     "payloads": 594,

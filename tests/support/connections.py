@@ -189,6 +189,15 @@ def is_a_session_waiting():
         return cursor.fetchone() is not None
 
 
+def end_session(raw):
+    """End a session of PostgreSQL from another one, as an administrator does."""
+    import psycopg
+
+    info = raw.info
+    with psycopg.connect(info.dsn, password=info.password, autocommit=True) as other:
+        other.execute("SELECT pg_terminate_backend(%s, 5000)", [info.backend_pid])
+
+
 def end_all():
     """End the actors that a failed test has left waiting."""
     while _started:

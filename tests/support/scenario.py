@@ -128,7 +128,7 @@ class Scenario:
         return Scenario(self.kind, Processors(backoff=Backoff(initial_seconds=100, jitter=0), middleware=middleware))
 
     def enqueue(self, handler, name="scenario", inputs=None, **options):
-        """Register a handler, and return the chains of its jobs, one for each of ``inputs``, or its record.
+        """Register a handler, and return its chains or records, one for each of ``inputs``.
 
         A ``timeout`` is the ``max_runtime`` of records.
         """
@@ -152,7 +152,7 @@ class Scenario:
             if timeout := options.pop("timeout", None):
                 options["max_runtime"] = timeout
             self.processors.records(Export, **options)(record if self.kind == "record" else arecord)
-            made = [Export.objects.create()]
+            made = [Export.objects.create() for _ in inputs or [None]]
         else:
             if self.kind == "batch":
                 options["batch_limit"] = 5

@@ -23,7 +23,6 @@ from django_jobchains.handlers.job_log import AttemptLog, JobLogBuffer
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.records.errors import RecordHidden
 from django_jobchains.store import Store, get_store
-from django_jobchains.store.errors import is_database_away
 from django_jobchains.store.record_tables import RecordKey
 from django_jobchains.store.rows import ClaimedJob
 from django_jobchains.telemetry.tracing import AttemptSpans, ChildTelemetry
@@ -172,22 +171,12 @@ def _handle(key: RecordKey, environment: RecordEnvironment, signal: AbortSignal)
 
 
 def _load(kind: RecordType, key: RecordKey, store: Store) -> Any:
-    """Return the record. This tries twice, because a connection may have been lost while the child was idle."""
     connections = ThreadConnections()
     try:
-        return _read(kind, key, store)
-    except Exception as error:
-        if not is_database_away(error):
-            raise
-        repair_connections()
-        return _read(kind, key, store)
+        with store.db.waits_at_most(LOCK_SECONDS), store.db.limited():
+            record = kind.queryset.using(store.using).filter(pk=key[0]).first()
     finally:
         connections.clean()
-
-
-def _read(kind: RecordType, key: RecordKey, store: Store) -> Any:
-    with store.db.waits_at_most(LOCK_SECONDS), store.db.limited():
-        record = kind.queryset.using(store.using).filter(pk=key[0]).first()
     if record is None:
         raise RecordHidden(kind.name)
     return record

@@ -5,7 +5,7 @@ import math
 import os
 from typing import Any
 
-from django.db import transaction
+from django.db import connection, transaction
 from django.utils import translation
 
 from django_jobchains import context
@@ -14,9 +14,10 @@ from django_jobchains.pools import send
 from django_jobchains.processors import Batch, FailJob, Processors, RescheduleJob, RunningJob
 from tests.isolation.app.slices import AFTER_LOG_LINES, AT_ONCE, MIDDLEWARE, Added, Recorded, note, record_fields
 from tests.shop.models import Effect
+from tests.support.connections import end_session
 
 #: For expressions, besides what this module defines.
-__all__ = ("FailJob", "RescheduleJob", "math", "os", "send", "transaction")
+__all__ = ("FailJob", "RescheduleJob", "connection", "end_session", "math", "os", "send", "transaction")
 
 processors = Processors(backoff=AT_ONCE, max_attempts=3)
 with_middleware = Processors(middleware=MIDDLEWARE)
