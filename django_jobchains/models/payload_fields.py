@@ -64,13 +64,16 @@ class PayloadField(_UnsearchableField, models.JSONField):
 
     def from_db_value(self, value: Any, expression: Any, connection: BaseDatabaseWrapper) -> Any:
         if isinstance(value, str) and not value.startswith(ENCODED):
-            value = super().from_db_value(value, expression, connection)
+            try:
+                value = super().from_db_value(value, expression, connection)
+            except (ValueError, RecursionError) as error:  # a number with too many digits, or too deep a nesting
+                return Unreadable(error, value)
         return decoded_value(value)  # of PostgreSQL's type json, psycopg has read the value
 
     def get_db_prep_save(self, value: Any, connection: BaseDatabaseWrapper) -> Any:
         if isinstance(value, Unreadable):
-            value = value.stored
-        elif value is not None and get_codec():
+            return value.stored
+        if value is not None and get_codec():
             value = json.loads(encode_json(json.dumps(value)))
         return super().get_db_prep_save(value, connection)
 

@@ -158,7 +158,7 @@ def decoded_value(value: Any) -> Any:
     try:
         return json.loads(_decode(value, InvalidPayload))
     except Exception as error:
-        return Unreadable(error, value)
+        return Unreadable(error, json.dumps(value))
 
 
 def unmarked(text: str) -> str:
@@ -182,7 +182,7 @@ def encode_payloads(row: dict[str, Any]) -> dict[str, Any]:
 class Unreadable:
     """Stands for a stored value that cannot be decoded. It is not JSON, and ``str()`` of it is the reason.
 
-    ``stored``: the encoded value, which is written again when a model instance is saved.
+    ``stored``: its JSON text, which is written again when a model instance is saved.
     """
 
     def __init__(self, reason: Exception, stored: str = "") -> None:

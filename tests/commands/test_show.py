@@ -10,6 +10,7 @@ from django_jobchains import chains, context
 from django_jobchains.models import Job
 from django_jobchains.processors import Backoff
 from django_jobchains.store.rows import Effects
+from tests.attempts.test_bad_input import overwrite_input
 from tests.support.chains import STATES, attempt, completed, failed, go_on, mail, pending, ship
 from tests.support.jobs import entries, expire, failed_try, finished, is_a_minute, next_job, start_a_minute_earlier
 
@@ -47,6 +48,13 @@ def test_a_chain_shows_its_steps_attempts_input_and_output(run, store):
     assert lines[6].endswith("· Timeout: the bank")
     assert lines[7].startswith("2 shop.mail completed · ")
     assert "second line" not in "\n".join(lines)
+
+
+def test_an_input_that_is_nested_too_deep_is_not_shown(run, shown):
+    chain = ship.enqueue()
+    overwrite_input(chain, "[" * 5000 + "]" * 5000)
+    assert "<maximum recursion depth exceeded" in run("show", chain.id).out
+    assert shown(chain.id)["input"].startswith("<maximum recursion depth exceeded")
 
 
 def test_the_trace_of_a_job_is_shown_and_linked(run, shown, settings):

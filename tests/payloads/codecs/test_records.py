@@ -5,6 +5,8 @@ import pickle
 
 import pytest
 from django.db import connection
+from django.db.models import TextField
+from django.db.models.functions import Cast
 from django.test import override_settings
 from django.urls import reverse
 
@@ -94,6 +96,18 @@ def test_without_the_key_the_fields_contain_the_reason_and_saving_keeps_the_valu
         Upload.objects.get().save()
     upload = Upload.objects.get()
     assert (upload.failure_message, upload.execution_logs) == (before.failure_message, before.execution_logs)
+
+
+def test_saving_keeps_a_value_that_python_cannot_decode():
+    stored = "1" * 5000
+    Upload.objects.create()
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE records_upload SET execution_logs = %s", [stored])
+    upload = Upload.objects.get()
+    assert isinstance(upload.execution_logs, Unreadable)
+    upload.save()
+    [(kept,)] = Upload.objects.values_list(Cast("execution_logs", TextField()))
+    assert kept == stored
 
 
 @every_model
