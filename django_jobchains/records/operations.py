@@ -146,18 +146,19 @@ class RecordQuerySet(QuerySet[ModelT]):
         name = self.record_type.columns
         now = as_stored(get_store(self.db).stats.time_ago(0), self.db)
         is_fresh, is_due = Q(**{f"{name['process_after']}__isnull": True}), Q(**{f"{name['process_after']}__lte": now})
+        waiting = self.exclude(**{name["cancel"]: True})
         # In the order of the index, which min() would not use.
-        fresh = self._in_state("queued").filter(is_fresh).order_by(name["process_after"], name["queued_at"])
+        fresh = waiting._in_state("queued").filter(is_fresh).order_by(name["process_after"], name["queued_at"])
         since = [
             fresh.values_list(name["queued_at"], flat=True).first(),
-            self._in_state("queued")
+            waiting._in_state("queued")
             .filter(is_due)
             .aggregate(since=Min(Greatest(name["queued_at"], name["process_after"])))["since"],
         ]
         if self.record_type.retry_seconds is not None:
             # Without the time, the wait is unknown.
-            errored = self._in_state("errored").filter(is_fresh | is_due, **{f"{name['finished_at']}__isnull": False})
-            failed_at = errored.order_by(name["finished_at"]).values_list(name["finished_at"], flat=True).first()
+            failed = waiting._in_state("errored").filter(is_fresh | is_due, **{f"{name['finished_at']}__isnull": False})
+            failed_at = failed.order_by(name["finished_at"]).values_list(name["finished_at"], flat=True).first()
             since.append(failed_at and failed_at + timedelta(seconds=self.record_type.retry_seconds))
         waits: list[timedelta] = [now - time for time in since if time is not None]
         return max([timedelta(), *waits])

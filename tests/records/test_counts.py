@@ -63,6 +63,9 @@ def test_the_longest_wait_is_that_of_a_record_that_could_run(register):
     assert hours(errored={"finished_at": now - HOUR - timedelta(seconds=600)}) == 1
     assert hours(errored={"finished_at": now}) == 0
     assert hours(errored={"finished_at": None}) == 0
+    assert hours(queued={"queued_at": now - 2 * HOUR, "cancel": True}) == 0
+    assert hours(queued={"queued_at": now - 2 * HOUR, "process_after": now - HOUR, "cancel": True}) == 0
+    assert hours(errored={"finished_at": now - 2 * HOUR, "cancel": True}) == 0
     assert hours(errored={"finished_at": now - 5 * HOUR, "process_after": now + HOUR}) == 0
     assert hours(processing={"queued_at": now - 2 * HOUR}, completed={"queued_at": now - 2 * HOUR}) == 0
 
