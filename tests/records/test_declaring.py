@@ -72,6 +72,13 @@ def test_an_invalid_option_is_refused_at_registration(processors, options, probl
     assert problem in str(raised.value)
 
 
+def test_records_are_queried_at_least_once_a_second_by_default(processors):
+    processors.records(Upload)(nothing)
+    processors.records(Export, poll_every=5)(nothing)
+    upload, export = processors.record_types.values()
+    assert (upload.poll_seconds(60), upload.poll_seconds(0.2), export.poll_seconds(60)) == (1, 0.2, 5)
+
+
 def test_unknown_options_are_refused(processors):
     options = {"lease": 5}
     with pytest.raises(TypeError, match=r"records\(\) does not take the argument lease"):

@@ -245,7 +245,7 @@ def test_a_record_that_has_changed_since_is_not_reset(model, column):
 @pytest.mark.parametrize("state", [*STATES, "uploading"])
 def test_people_can_move_records_in_some_states(model, state, move):
     values = {"num_failures": 2, "num_resets": 1, "process_after": model.now() - HOUR}
-    record = model.put(state, **values)
+    record = model.put(state, cancel=state == "cancelled", **values)
     before = model.row(record)
     target = MOVABLE[move].get(state)
     assert getattr(records, move)(record) == (target is not None)
