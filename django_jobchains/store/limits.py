@@ -282,9 +282,13 @@ class Limits(Part, ABC):
     def _picked(self) -> str:
         """SQL of a table ``picked``: some of the due jobs of each group in ``free``; the parameter is how many."""
 
-    @abstractmethod
     def _is_free(self, key: str) -> str:
         """SQL of whether a key has a free place by the ``slot_limit`` of its row. No running job has the key NULL."""
+        count = (
+            f"(SELECT count(*) FROM {self.tables.job} AS other {self.db.by_index('jobchains_counted')} "
+            f"WHERE other.status = 'running' AND other.concurrency_key = {key})"
+        )
+        return f"(slot_limit IS NULL OR {count} < slot_limit)"
 
     @property
     def _has_keys(self) -> str:

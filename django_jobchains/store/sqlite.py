@@ -337,13 +337,6 @@ class SQLiteLimits(Limits):
             f"AND {condition} ORDER BY {order} LIMIT 1)"
         )
 
-    def _is_free(self, key: str) -> str:
-        count = (
-            f"(SELECT count(*) FROM {self.tables.job} AS other INDEXED BY jobchains_counted "
-            f"WHERE other.status = 'running' AND other.concurrency_key = {key})"
-        )
-        return f"(slot_limit IS NULL OR {count} < slot_limit)"
-
     @property
     def _picked(self) -> str:
         due = (

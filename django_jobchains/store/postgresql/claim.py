@@ -18,9 +18,6 @@ _GROUP = "queue, type_name, priority * -1"
 _LIMITED_GROUP = "n.queue, n.type_name, n.limit_key, n.priority * -1"
 _OF_RANGE = "n.queue = {0}.queue AND n.type_name = {0}.type_name"
 
-#: Whether a key has no free place by the ``slot_limit`` of its row.
-_IS_SATURATED = "(slot_limit, {0}) IN (SELECT slot_limit, concurrency_key FROM saturated)"
-
 #: The position of the group that a skip scan has reached, among the served types and queues.
 _TYPE_POSITION = "width_bucket(reached.type_name::text, served.types)"
 _QUEUE_POSITION = "width_bucket(reached.queue::text, served.queues)"
@@ -152,7 +149,8 @@ class LimitScan(Limits):
         """A range is a queue and a type. The keys after the one that was served last come first, then the others.
 
         Only the gaps between the keys of running jobs that are saturated are read: each step of ``passed`` finds the
-        next group in its gap, or goes on to the next gap. ``befores`` are the keys at which the gaps end.
+        next group in its gap, or goes on to the next gap. ``befores`` are the keys at which the gaps end. A key that is
+        saturated only together with other types of its group, or other keys, is found in a gap.
 
         The last two conditions of the ranges are always true. PostgreSQL expects that one row in 200 meets each of
         them, and so few ranges. For thousands, it would compile the statement, which takes longer than running it.
@@ -174,15 +172,6 @@ class LimitScan(Limits):
                     {first} AND n.queue > queues.queue ORDER BY {_LIMITED_GROUP}, n.run_at, n.id LIMIT 1
                 ) AS following
             ),
-            running AS MATERIALIZED (
-                SELECT type_name, limit_key, concurrency_key, count(*)::int AS count FROM {job}
-                WHERE status = 'running' AND concurrency_key IS NOT NULL GROUP BY type_name, limit_key, concurrency_key
-            ),
-            saturated AS MATERIALIZED (
-                SELECT slot_limit, concurrency_key
-                FROM (SELECT concurrency_key, sum(count) AS count FROM running GROUP BY concurrency_key) AS counted
-                JOIN (SELECT DISTINCT slot_limit FROM types) AS limits ON counted.count >= limits.slot_limit
-            ),
             ranges AS MATERIALIZED (
                 SELECT row_number() OVER () AS number, queues.queue, types.*,
                     COALESCE(served.after, scope.start) AS start
@@ -197,8 +186,11 @@ class LimitScan(Limits):
                 UNION ALL
                 SELECT number, true, start + 1 FROM ranges
                 UNION ALL
-                SELECT number, limit_key <= start, limit_key FROM ranges JOIN running USING (type_name)
-                WHERE limit_key IS NOT NULL AND {_IS_SATURATED.format("running.concurrency_key")}
+                SELECT number, limit_key <= start, limit_key FROM ranges JOIN (
+                    SELECT limit_key, type_name, count(*) AS count FROM {job}
+                    WHERE status = 'running' AND concurrency_key IS NOT NULL AND limit_key IS NOT NULL
+                    GROUP BY limit_key, type_name
+                ) AS running ON running.type_name = ranges.type_name AND running.count >= ranges.slot_limit
             ),
             bounds AS MATERIALIZED (SELECT array_agg(before ORDER BY number, is_again, before) AS befores FROM gaps),
             passed AS (
@@ -225,11 +217,6 @@ class LimitScan(Limits):
                 WHERE passed.gap <= passed.last_gap
             ),
             reached AS (SELECT * FROM passed WHERE run_at IS NOT NULL)"""
-
-    def _is_free(self, key: str) -> str:
-        # Sub-selects, not joins: a join could read the whole scan before it returns the first row.
-        is_free = f"{key} IS NULL OR NOT {_IS_SATURATED.format(key)}"
-        return f"(slot_limit IS NULL OR (slot_limit > 0 AND ({is_free})))"
 
     @property
     def _lock(self) -> str:
