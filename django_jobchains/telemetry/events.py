@@ -115,7 +115,7 @@ class AttemptEnded(Event):
 
 @dataclass(frozen=True, slots=True)
 class AttemptAbandoned(Event):
-    """An attempt of this worker may no longer write. ``reason`` is its abort reason.
+    """An attempt of this worker may no longer write. ``reason`` is its abort reason. ``type_name`` is "" for a job.
 
     An abandoned attempt at a job ends with an ``AttemptEnded``, which counts it. For an attempt at a record, this is
     the only event, and is counted by `jobchains.lease.lost`.
@@ -124,9 +124,7 @@ class AttemptAbandoned(Event):
     level = WARNING
     job_id: UUID | str
     reason: str
-    #: "" for a job.
     type_name: str = ""
-    #: "job" or "record".
     kind: str = "job"
 
     def line(self) -> str:

@@ -60,8 +60,8 @@ BUDGETS = {
     "tasks_backend": 668,
     "schedules": 381,
 }
-MAX_CODE = 38_901
-MAX_LINES = 54_973
+MAX_CODE = 38_889
+MAX_LINES = 54_955
 MAX_FILES = 260
 MAX_LINES_OF_A_FILE = 700
 #: The number of private functions of up to three lines that are called in one place.
