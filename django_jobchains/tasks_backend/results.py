@@ -3,7 +3,7 @@
 import builtins
 import re
 from collections.abc import Mapping, Sequence
-from copy import copy
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from logging import ERROR, INFO, getLogger
 from typing import TYPE_CHECKING, Any
@@ -164,12 +164,12 @@ def _as_enqueued(task: AnyTask, priority: int, queue: str, run_after: datetime |
 def changed(task: AnyTask, **values: Any) -> AnyTask:
     """Return a copy of a task with other attributes.
 
-    ``task.using`` would validate the task again, and refuse it if its backend does not accept the queue. But a call may
-    name another queue than the declaration, and a stored job may be older than the setting.
+    ``task.using`` and ``copy`` would validate the task again, and refuse it if its backend does not accept the queue.
+    But a call may name another queue than the declaration, and a stored job may be older than the setting.
     """
-    copied = copy(task)
-    for name, value in values.items():
-        object.__setattr__(copied, name, value)
+    copied = object.__new__(type(task))
+    for field in fields(task):
+        object.__setattr__(copied, field.name, values.get(field.name, getattr(task, field.name)))
     return copied
 
 
