@@ -14,7 +14,7 @@ from django.db import DatabaseError, DataError, Error, InterfaceError, InternalE
 CONFLICTS = ("40001", "40P01")
 UNIQUE_VIOLATION = "23505"
 DIVISION_BY_ZERO = "22012"
-#: invalid_argument_for_power_function, which includes square roots.
+#: The error invalid_argument_for_power_function, also of square roots.
 ROOT_OF_NEGATIVE = "2201F"
 #: A lock was not available within ``lock_timeout``.
 LOCK_NOT_AVAILABLE = "55P03"
@@ -80,8 +80,8 @@ def call_in_parts(
 ) -> list[Result]:
     """Make a call with these items, and return its results. While its statement is blamed, call with fewer items.
 
-    A lock that one of them waits for must not delay the others. An item that fails alone is added to ``failed``. If
-    this has items already, the first call has one item. If all of this takes long, the remaining items are skipped.
+    A lock that one of them waits for must not delay the others. An item that fails alone is added to ``failed``. If it
+    is not empty, the first call has one item. The rest is skipped if the calls take longer than ``MAX_PARTS_SECONDS``.
     """
     results: list[Result] = []
     began = time.monotonic()

@@ -16,7 +16,7 @@ logger = getLogger("django_jobchains")
 #: How long the measurements of a database are used before they are read again.
 CACHE_SECONDS = 10.0
 #: Measurements that could not be refreshed for this long are no longer reported. Exporters collect once in 60 s by
-#: default, and a collection gets the measurements of the one before if the database is slow.
+#: default. If the database is slow, a collection reports what was read after the previous one.
 STALE_SECONDS = 150.0
 #: How long a peak is reported, because a process may have several readers, each with its own interval.
 PEAK_SECONDS = 60.0

@@ -171,7 +171,7 @@ def _claim(context: WorkerContext, rotation: Rotation, limit: int | None) -> lis
 
 def _in_savepoints(run: Callable[[], ResultT]) -> ResultT:
     # Not atomic blocks, because the handler may open durable ones, as in a worker. The savepoints keep the
-    # transactions of the test usable after a database error of the handler. One that was broken before has no use.
+    # transactions of the test usable after a database error of the handler. A broken transaction cannot have one.
     used = [each for each in opened_connections() if each.in_atomic_block and not is_broken(each)]
     savepoints = [(each, str(each.savepoint())) for each in used]
     outcomes = run()

@@ -228,8 +228,8 @@ class LimitScan(Limits):
     @property
     def _picked(self) -> str:
         # Row comparisons, and the key in the order: otherwise PostgreSQL may read the backlog of all keys in the index
-        # of claimable jobs, which does not contain the keys. For a limit that it does not know when it plans,
-        # PostgreSQL expects a tenth of the backlog, and compiles the statement. So there is a second, constant limit.
+        # of claimable jobs, which does not contain the keys. The second limit is a constant: if PostgreSQL does not
+        # know a limit when it plans, it expects a tenth of the backlog, and compiles the statement.
         group = "n.limit_key, n.priority * -1, n.run_at"
         first = "free.limit_key, free.rank, free.run_at"
         last = f"free.limit_key, free.rank, {self.db.now}"

@@ -132,7 +132,7 @@ def test_free_keys_are_found_between_saturated_ones(store, start):
     groups = store.limits.lock_groups(100, types(1), Rotation(start))
     free = [key for key, state in stored.items() if state == "free"]
     turns = [key for key in free if key > start] + [key for key in free if key <= start]
-    # A priority is a group of its own.
+    # Jobs of one key with different priorities are different groups.
     assert [(group.limit_key, group.rank) for group in groups] == [(key, rank) for key in turns for rank in (-5, 0)]
 
 
