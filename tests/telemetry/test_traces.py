@@ -406,14 +406,22 @@ def test_a_share_of_the_traces_is_sampled_by_their_ids(ship, make_worker):
     with recording(sampler=ParentBasedTraceIdRatio(0.5), id_generator=Ids(above, below)) as recorded:
         make_worker().run_until_idle()
         assert trace_of(recorded.one("process ship")) == below
+    with recording(sampler=ParentBasedTraceIdRatio(0.5), id_generator=Ids(above, below)) as recorded:
+        chains.enqueue_many([ship.item(), ship.item()])
+        assert trace_of(recorded.one("send ship")) == below
 
 
-def test_no_span_is_created_for_a_new_trace_that_is_not_sampled(ship, make_worker):
-    chains.enqueue_many([ship.item(), ship.item()])
-    ids = Ids(2**63, 2**63)
-    with recording(sampler=ParentBasedTraceIdRatio(0.5), id_generator=ids):
+def test_no_span_is_created_for_a_new_trace_that_is_not_sampled(processors, ship, make_worker):
+    @processors.register("order")
+    def order(job):
+        ship.enqueue()
+
+    not_sampled = Ids(*range(2**63, 2**63 + 3))  # Of the chain of ``order``, and of the two attempts.
+    with recording(sampler=ParentBasedTraceIdRatio(0.5), id_generator=not_sampled):
+        order.enqueue()
         make_worker().run_until_idle()
-    assert ids.spans == 0
+    assert [(job.status, job.context) for job in Job.objects.all()] == [("completed", None)] * 2
+    assert not_sampled.spans == 0
 
 
 def test_a_handler_in_a_trace_that_is_not_sampled_has_its_trace_context(processors, make_worker):

@@ -54,6 +54,7 @@ logger = getLogger("django_jobchains")
 MAX_SPANS = 100
 #: The outcomes that are errors.
 _FAILURES = ("failed", "retried", "errored")
+_KINDS = {"send": SpanKind.PRODUCER, "process": SpanKind.CONSUMER}
 _NO_CONTEXT = Context()
 _NO_LINKS: tuple[Link, ...] = ()
 _NO_SPAN = get_current_span(_NO_CONTEXT)
@@ -106,14 +107,12 @@ class Tracing:
         return SentSpans({job.id: span}) if span else None
 
     def _send(self, job: Any, read: ReadContexts, parent: Context | None = None) -> Span | None:
-        span = self._tracer.start_span(
-            f"send {job.type_name}", parent, SpanKind.PRODUCER, _attributes(job.type_name, job.queue, "send")
-        )
-        if span.is_recording():
-            span.set_attributes(_ids(job))
-        elif not _is_passed_on(span):
+        span = self._start("send", job.type_name, job.queue, parent)
+        if not _is_sampled(span):
             job.context = without_span(job.context)
             return None
+        if span.is_recording():
+            span.set_attributes(_ids(job))
         job.context = with_span(job.context, span, parent, _parents_of_blockers(job, read))
         return span
 
@@ -126,7 +125,7 @@ class Tracing:
             attributes[names.QUEUE] = jobs[0].queue
         name = f"send {jobs[0].type_name}" if len(types) == 1 else "send"
         span = self._tracer.start_span(name, None, SpanKind.PRODUCER, attributes)
-        if not (span.is_recording() or _is_passed_on(span)):
+        if not _is_sampled(span):
             for job in jobs:
                 job.context = without_span(job.context)
             return None
@@ -140,31 +139,34 @@ class Tracing:
     @harmless
     def attempt(self, job: Any) -> "AttemptSpan":
         parent, links = self._origin(job)
-        span = self._process(job.type_name, job.queue, {names.ATTEMPT: job.attempt}, parent, links)
+        span = self._start("process", job.type_name, job.queue, parent, {names.ATTEMPT: job.attempt}, links)
         if span.is_recording():
             span.set_attributes(_ids(job))
         return self._attempt(span, set_span_in_context(span, parent))
 
-    def _process(
+    def _start(
         self,
+        operation: str,
         type_name: str,
         queue: str,
-        more: Mapping[str, Any],
-        parent: Context = _NO_CONTEXT,
+        parent: Context | None,
+        more: Mapping[str, Any] = _NO_CONTEXT,
         links: Sequence[Link] = _NO_LINKS,
     ) -> Span:
-        """Begin the span of an attempt with ``more`` attributes, unless it would be in a new trace that is not sampled.
+        """Begin a span with ``more`` attributes, unless it would be in a new trace that is not sampled.
 
-        The SDK takes longer for a span that is not sampled than for everything else that tracing does for an attempt.
+        The SDK takes longer for a span that is not sampled than for everything else that tracing does for a job.
         """
-        tracer = self._tracer
-        if self._bound is not None and not parent:
+        tracer, outer = self._tracer, get_current_span(parent)
+        if isinstance(outer, DroppedSpan):
+            return outer
+        if self._bound is not None and outer is _NO_SPAN:
             trace_id = tracer.id_generator.generate_trace_id()  # type: ignore[attr-defined]
             if trace_id & _RATIO_BITS >= self._bound:
                 return DroppedSpan(tracer, trace_id)
             tracer = _with_trace_id(tracer, trace_id)
-        attributes = {**_attributes(type_name, queue, "process"), **more}
-        return tracer.start_span(f"process {type_name}", parent, SpanKind.CONSUMER, attributes, links)
+        attributes = {**_attributes(type_name, queue, operation), **more}
+        return tracer.start_span(f"{operation} {type_name}", parent, _KINDS[operation], attributes, links)
 
     def _attempt(self, span: Span, context: Context) -> "AttemptSpan":
         return SampledAttempt(self._tracer, span, context, self._send) if _is_sampled(span) else AttemptSpan(context)
@@ -186,13 +188,15 @@ class Tracing:
     def batch(self, jobs: Sequence[Any]) -> "AttemptSpan":
         first = jobs[0]
         links = links_of(stored_values(job.context).get("traceparent") for job in jobs)
-        span = self._process(first.type_name, first.queue, {names.MESSAGE_COUNT: len(jobs)}, links=links)
+        span = self._start(
+            "process", first.type_name, first.queue, _NO_CONTEXT, {names.MESSAGE_COUNT: len(jobs)}, links
+        )
         return self._batch(span, set_span_in_context(span, _NO_CONTEXT))
 
     @harmless
     def record(self, type_name: str, queue: str, record: str, attempt: int) -> "AttemptSpan":
         """Begin the span of an attempt at a record, with its primary key as text."""
-        span = self._process(type_name, queue, {names.JOB_ID: record, names.ATTEMPT: attempt})
+        span = self._start("process", type_name, queue, _NO_CONTEXT, {names.JOB_ID: record, names.ATTEMPT: attempt})
         return self._attempt(span, set_span_in_context(span, _NO_CONTEXT))
 
     @harmless
@@ -486,11 +490,6 @@ def is_instrumented_by_command() -> bool:
     return Path(auto_instrumentation.__file__).resolve().parent in paths and any(
         name.startswith("OTEL_") for name in os.environ
     )
-
-
-def _is_passed_on(span: Span) -> bool:
-    """Return whether it is the sampled span of a caller, which a process without an SDK passes on."""
-    return span.get_span_context().trace_flags.sampled and not span.is_recording()
 
 
 def _parents_of_blockers(job: Any, read: ReadContexts) -> list[str]:
