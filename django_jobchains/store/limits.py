@@ -27,6 +27,8 @@ MAX_GROUPS = 64
 MAX_SHARES = 2
 #: The most jobs of one group.
 MAX_SHARE = 1_000
+#: Up to this limit, the running jobs of a key are counted for each group that has the key.
+MAX_COUNTED_ONE_BY_ONE = 20
 #: Limit keys are numbers of this many bytes, between these two.
 KEY_BYTES = 7
 BEFORE_ALL_KEYS, AFTER_ALL_KEYS = -1, 2 ** (8 * KEY_BYTES)
@@ -284,11 +286,28 @@ class Limits(Part, ABC):
 
     def _is_free(self, key: str) -> str:
         """SQL of whether a key has a free place by the ``slot_limit`` of its row. No running job has the key NULL."""
-        count = (
-            f"(SELECT count(*) FROM {self.tables.job} AS other {self.db.by_index('jobchains_counted')} "
-            f"WHERE other.status = 'running' AND other.concurrency_key = {key})"
-        )
-        return f"(slot_limit IS NULL OR {count} < slot_limit)"
+        running = f"other.status = 'running' AND other.concurrency_key = {key}"
+        return f"(slot_limit IS NULL OR (SELECT count(*) {self._counted} WHERE {running}) < slot_limit)"
+
+    @property
+    def _reached_is_free(self) -> str:
+        """SQL of whether the key of a row of ``reached`` has a free place.
+
+        Many groups can have one key. If its limit is high, all running jobs are counted once, and not for each group.
+        """
+        running = "other.status = 'running' AND other.concurrency_key IS NOT NULL"
+        return f"""
+            CASE WHEN slot_limit > {MAX_COUNTED_ONE_BY_ONE} THEN (concurrency_key, slot_limit) NOT IN (
+                SELECT full_key, slot_limit FROM (SELECT DISTINCT slot_limit FROM types) AS high JOIN (
+                    SELECT other.concurrency_key AS full_key, count(*) AS count {self._counted} WHERE {running}
+                    GROUP BY other.concurrency_key
+                ) AS running ON count >= slot_limit
+            ) ELSE {self._is_free("reached.concurrency_key")} END
+        """
+
+    @property
+    def _counted(self) -> str:
+        return f"FROM {self.tables.job} AS other {self.db.by_index('jobchains_counted')}"
 
     @property
     def _has_keys(self) -> str:
@@ -313,7 +332,7 @@ class Limits(Part, ABC):
             found AS MATERIALIZED (
                 SELECT queue, type_name, limit_key, rank, run_at, concurrency_key, rate_key, slot_limit, burst
                 FROM reached WHERE run_at <= {self.db.now} AND {self._has_keys}
-                AND {self._is_free("reached.concurrency_key")}
+                AND {self._reached_is_free}
                 AND {self._starts_at} <= {self.db.microseconds(self.db.now)} LIMIT %s
             )
             SELECT queue, type_name, limit_key, rank, {self.db.time_as_text("run_at")}, concurrency_key, rate_key,
@@ -369,5 +388,7 @@ class Limits(Part, ABC):
         now = self.db.after(self.db.clock_sql, str(self.db.ahead_seconds))
         allowed = f"({self._starts_at} - {self.db.microseconds(now)}) / 1000000.0"
         seconds = f"min({self.db.greatest}({self.db.seconds(now, 'run_at')}, {allowed}))"
-        is_free = self._is_free("reached.concurrency_key")
-        return f"WITH RECURSIVE {self._scan} SELECT {seconds} FROM reached WHERE {self._has_keys} AND {is_free}"
+        return f"""
+            WITH RECURSIVE {self._scan}
+            SELECT {seconds} FROM reached WHERE {self._has_keys} AND {self._reached_is_free}
+        """

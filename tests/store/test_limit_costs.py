@@ -121,6 +121,21 @@ def test_a_full_limit_that_all_turns_share_is_not_read_for_each_of_them():
     assert max(costs(run)) <= 2 * FOR_THE_STATEMENTS[connection.vendor]
 
 
+def test_the_running_jobs_of_a_key_are_not_counted_for_each_turn():
+    limit = 200
+    fill(2, is_saturated=False)
+    with connection.cursor() as cursor:
+        add(cursor, limit, SHIP, "running", 0, "-1 hour")
+        cursor.execute(f"UPDATE {Job._meta.db_table} SET concurrency_key = 'all'")
+        analyze(cursor)
+    types = LimitedTypes({SHIP: LEASE_SECONDS}, {SHIP: limit})
+
+    def run(store):
+        assert claim(store, types=types) == []
+
+    assert max(costs(run)) <= FOR_A_KEY[connection.vendor] * KEYS + FOR_THE_STATEMENTS[connection.vendor]
+
+
 def test_limited_jobs_of_other_types_cost_nothing():
     vendor = connection.vendor
     served = LimitedTypes({MAIL: LEASE_SECONDS}, {MAIL: LIMIT})

@@ -7,7 +7,13 @@ from django.db import transaction
 
 from django_jobchains import queues
 from django_jobchains.models import Job
-from django_jobchains.store.limits import AFTER_ALL_KEYS, BEFORE_ALL_KEYS, LimitedTypes, Rotation
+from django_jobchains.store.limits import (
+    AFTER_ALL_KEYS,
+    BEFORE_ALL_KEYS,
+    MAX_COUNTED_ONE_BY_ONE,
+    LimitedTypes,
+    Rotation,
+)
 from tests.store.conftest import with_locks
 from tests.support.connections import (
     READ_COMMITTED,
@@ -88,6 +94,20 @@ def test_types_of_a_group_share_its_limit(store):
     assert len(first) == 3
     assert {job.type_name for job in first} == {SHIP, MAIL}
     assert claim(store, served=types(3)) == []
+
+
+@pytest.mark.parametrize("limit", [3, MAX_COUNTED_ONE_BY_ONE + 1])
+def test_jobs_that_take_turns_are_counted_by_one_key(store, limit):
+    for turn in "abc":
+        create(store, limit, limit_key=ord(turn), concurrency_key="region")
+    create(store, limit_key=ord("d"), concurrency_key="another region")
+    served = types(limit)
+    first, *others = claim(store, served=served)
+    assert len(others) == limit
+    assert claim(store, served=served) == []
+    assert store.limits.next_due(served) is None
+    store.attempts.hand_back([first.key])
+    assert len(claim(store, served=served)) == 1
 
 
 def test_a_type_without_a_limit_takes_turns_only(store):
