@@ -260,20 +260,21 @@ class Unblocker(PeriodicTask):
             self._after = self._keys_after = None
             self._failed.clear()
             return False
-        waits = self._store.db.waits_at_most(LOCK_SECONDS)
-        with announced(self._store) as effects, waits, measured("sweep", self._worker):
-            freed, self._after = self._store.blockers.sweep(SWEEP_LIMIT, self._after, effects)
-        report(BlockedJobsSwept(self._worker, len(freed), tuple(freed)))
         has_more = self._expire()
         forgotten = self._store.keys.forget(FORGET_LIMIT)
-        has_more |= self._after is not None or forgotten == FORGET_LIMIT
+        has_more |= forgotten == FORGET_LIMIT
         processors = self._registry.processors()
         limited = {part.job_type.name: (part.job_type, part.limits) for part in processors if part.limits}
         if limited:
             has_more |= self._set_limit_keys(limited)
         if any(limit.rate for limit in self._registry.limits().values()):
             has_more |= self._store.rates.forget(FORGET_LIMIT) == FORGET_LIMIT
-        return has_more
+        # Last, because a locked job that waits for a stuck one raises an error.
+        waits = self._store.db.waits_at_most(LOCK_SECONDS)
+        with announced(self._store) as effects, waits, measured("sweep", self._worker):
+            freed, self._after = self._store.blockers.sweep(SWEEP_LIMIT, self._after, effects)
+        report(BlockedJobsSwept(self._worker, len(freed), tuple(freed)))
+        return has_more or self._after is not None
 
     def _expire(self) -> bool:
         """Cancel expired jobs, and return whether there may be more. At the end, log that some could not be."""

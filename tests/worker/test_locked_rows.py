@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
-from django.db import connection
+from django.db import OperationalError, connection
 
 from django_jobchains import chains
 from django_jobchains.models import DeferredWrite, FailedAttempt, Job
@@ -244,6 +244,22 @@ def test_expired_jobs_that_maintenance_cannot_cancel_are_logged_once_per_round(l
             pass
     lines = [record.getMessage() for record in caplog.records if "cannot be cancelled yet" in record.getMessage()]
     assert [line.partition(",")[0] for line in lines] == ["4 expired jobs cannot be cancelled yet"] * 2
+
+
+def test_locked_dependent_of_a_stuck_job_delays_only_that_job(processors, quick, make_worker):
+    follower = processors.register("worker.follower", on_blocker_failure="fail")(lambda job: None)
+    unblocker = Unblocker(make_worker().components.context, SimpleNamespace(is_first=True))
+    failed = quick.enqueue()
+    stuck = follower.enqueue(blockers=[failed])
+    other = lock(follower.enqueue(blockers=[stuck]))
+    Job.objects.filter(pk=failed.id).update(status="failed")
+    late = quick.enqueue(expires=database_now() - timedelta(minutes=1))
+    with pytest.raises(OperationalError):
+        unblocker.step()
+    assert late.refresh().is_expired
+    other.result()
+    unblocker.step()
+    assert stuck.refresh().status == "failed"
 
 
 def test_locked_blocker_delays_only_the_job_whose_continuation_waits_for_it(processors, quick, others, start):
