@@ -14,8 +14,6 @@ from django.db import IntegrityError, OperationalError
 
 from django_jobchains.attempts.outcome import backoff_seconds
 from django_jobchains.chains.pruning import Rule, Walk, full_ranges
-from django_jobchains.declare.job_types import JobType
-from django_jobchains.declare.limits import TypeLimits
 from django_jobchains.declare.policies import Backoff, BackoffFunction, default_backoff, resolve
 from django_jobchains.exceptions import ProcessorNotFound, TaskNotImported
 from django_jobchains.notifications import job_scheduled, publish_after_commit
@@ -248,6 +246,8 @@ class Unblocker(PeriodicTask):
         self._heartbeat = heartbeat
         self._worker = context.worker
         self._registry = context.options.registry
+        #: The parts of this round that have not ended.
+        self._parts: list[Callable[[], bool]] = []
         self._after: UUID | None = None
         self._keys_after: UUID | None = None
         #: The expired jobs that could not be cancelled in this round.
@@ -255,26 +255,31 @@ class Unblocker(PeriodicTask):
         self.seconds: float = context.settings.SWEEP_SECONDS
 
     def step(self) -> bool:
-        """Sweep a batch, and return whether there are more jobs to read."""
+        """Do a batch of each part that has not ended in this round; return whether there is more to do."""
         if not self._heartbeat.is_first:
+            self._parts = []
             self._after = self._keys_after = None
             self._failed.clear()
             return False
-        has_more = self._expire()
-        forgotten = self._store.keys.forget(FORGET_LIMIT)
-        has_more |= forgotten == FORGET_LIMIT
-        processors = self._registry.processors()
-        limited = {part.job_type.name: (part.job_type, part.limits) for part in processors if part.limits}
-        if limited:
-            has_more |= self._set_limit_keys(limited)
+        # The sweep is the last, because a locked job that waits for a stuck one raises an error.
+        parts = self._parts or [self._expire, self._forget, self._set_limit_keys, self._sweep]
+        self._parts = [part for part in parts if part()]
+        return bool(self._parts)
+
+    def _forget(self) -> bool:
+        """Delete unused keys, and return whether there may be more."""
+        forgotten = [self._store.keys.forget(FORGET_LIMIT)]
         if any(limit.rate for limit in self._registry.limits().values()):
-            has_more |= self._store.rates.forget(FORGET_LIMIT) == FORGET_LIMIT
-        # Last, because a locked job that waits for a stuck one raises an error.
+            forgotten.append(self._store.rates.forget(FORGET_LIMIT))
+        return FORGET_LIMIT in forgotten
+
+    def _sweep(self) -> bool:
+        """Free blocked jobs, and return whether there are more to read."""
         waits = self._store.db.waits_at_most(LOCK_SECONDS)
         with announced(self._store) as effects, waits, measured("sweep", self._worker):
             freed, self._after = self._store.blockers.sweep(SWEEP_LIMIT, self._after, effects)
         report(BlockedJobsSwept(self._worker, len(freed), tuple(freed)))
-        return has_more or self._after is not None
+        return self._after is not None
 
     def _expire(self) -> bool:
         """Cancel expired jobs, and return whether there may be more. At the end, log that some could not be."""
@@ -292,11 +297,15 @@ class Unblocker(PeriodicTask):
             self._failed.clear()
         return False
 
-    def _set_limit_keys(self, limited: Mapping[str, tuple[JobType[Any, Any], TypeLimits]]) -> bool:
+    def _set_limit_keys(self) -> bool:
         """Set the keys of jobs that were enqueued by code that did not know the limits; return whether there are more.
 
         Until then, these jobs are not claimed, because they could exceed a limit.
         """
+        processors = self._registry.processors()
+        limited = {part.job_type.name: (part.job_type, part.limits) for part in processors if part.limits}
+        if not limited:
+            return False
         keys = {name: (bool(limits.concurrency), bool(limits.rate)) for name, (_, limits) in limited.items()}
         found, self._keys_after = self._store.limits.without_keys(keys, KEYS_LIMIT, self._keys_after)
         rows = []

@@ -203,13 +203,18 @@ def test_jobs_whose_keys_fail_do_not_keep_the_others_from_getting_theirs(process
     limit = Concurrency(1, key=itself)
     fails = processors.register("limits.fails", input=int, upgrade_input=upgraded, concurrency=limit)(lambda job: None)
     sync = processors.register("limits.sync", concurrency=limit)(lambda job: None)
-    chains.enqueue_many([*(fails.item(1) for _ in range(4)), sync.item("a")])
+    other = processors.register("limits.other")(lambda job: None)
+    blocker, *_ = chains.enqueue_many([other.item(), *(fails.item(1) for _ in range(4)), sync.item("a")])
+    chains.enqueue_many([other.item(blockers=[blocker]) for _ in range(7)])
     Job.objects.update(limit_key=None, concurrency_key=None)
     Job.objects.filter(type_name="limits.fails").update(input="one")
     monkeypatch.setattr(caretakers, "KEYS_LIMIT", 2)
+    monkeypatch.setattr(caretakers, "SWEEP_LIMIT", 2)
     sweep = Unblocker(make_worker().components.context, SimpleNamespace(is_first=True)).step
-    assert [sweep() for _ in range(3)] == [True, True, False]
-    assert set(Job.objects.values_list("type_name", "concurrency_key")) == {
+    # There are three pages of jobs without keys, each of which is read once, and four of blocked jobs.
+    assert [sweep() for _ in range(4)] == [True, True, True, False]
+    limited = Job.objects.exclude(type_name="limits.other")
+    assert set(limited.values_list("type_name", "concurrency_key")) == {
         ("limits.fails", None),
         ("limits.sync", "limits.sync␟a"),
     }
