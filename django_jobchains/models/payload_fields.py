@@ -33,8 +33,8 @@ else:
     _Field = object
 
 
-class _UnsearchableField(_Field):
-    """Refuses conditions on encoded values, which would find nothing."""
+class _EncodedField(_Field):
+    """Refuses what the database cannot do with encoded values: conditions, and results of expressions as new values."""
 
     def deconstruct(self) -> tuple[str, str, list[Any], dict[str, Any]]:
         """Migrations know the column by its type only."""
@@ -51,6 +51,15 @@ class _UnsearchableField(_Field):
         self._refuse()
         return super().get_transform(name)
 
+    def get_db_prep_save(self, value: Any, connection: BaseDatabaseWrapper) -> Any:
+        # A column with encoded values can be copied, and bulk_update() encodes the values in its expressions.
+        if hasattr(value, "as_sql") and get_codec() and not isinstance(value.output_field, _EncodedField):
+            raise FieldError(
+                f"The database cannot compute {self.name!r}, because JOBCHAINS['PAYLOAD_CODEC'] encodes it. Set it to "
+                "a value instead of an expression. bulk_update() sets different values in one statement."
+            )
+        return super().get_db_prep_save(value, connection)
+
     def _refuse(self) -> None:
         if get_codec():
             raise FieldError(
@@ -59,7 +68,7 @@ class _UnsearchableField(_Field):
             )
 
 
-class PayloadField(_UnsearchableField, models.JSONField):
+class PayloadField(_EncodedField, models.JSONField):
     """A JSON field that is stored with the payload codec."""
 
     def from_db_value(self, value: Any, expression: Any, connection: BaseDatabaseWrapper) -> Any:
@@ -73,19 +82,22 @@ class PayloadField(_UnsearchableField, models.JSONField):
     def get_db_prep_save(self, value: Any, connection: BaseDatabaseWrapper) -> Any:
         if isinstance(value, Unreadable):
             return value.stored
-        if value is not None and get_codec():
+        if value is not None and not hasattr(value, "as_sql") and get_codec():
             value = json.loads(encode_json(json.dumps(value)))
         return super().get_db_prep_save(value, connection)
 
 
-class PayloadTextField(_UnsearchableField, models.TextField):  # type: ignore[type-arg]
+class PayloadTextField(_EncodedField, models.TextField):  # type: ignore[type-arg]
     """A text field that is stored with the payload codec, such as an error message."""
 
     def from_db_value(self, value: Any, expression: Any, connection: BaseDatabaseWrapper) -> Any:
         return value and decode_text(value)
 
     def get_db_prep_save(self, value: Any, connection: BaseDatabaseWrapper) -> Any:
-        value = value.stored if isinstance(value, UnreadableText) else value and encode_text(value)
+        if isinstance(value, UnreadableText):
+            value = value.stored
+        elif value and not hasattr(value, "as_sql"):
+            value = encode_text(value)
         return super().get_db_prep_save(value, connection)
 
 

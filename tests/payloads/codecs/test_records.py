@@ -4,8 +4,9 @@ import copy
 import pickle
 
 import pytest
-from django.db import connection
-from django.db.models import TextField
+from django.core.exceptions import FieldError
+from django.db import connection, transaction
+from django.db.models import F, JSONField, TextField, Value
 from django.db.models.functions import Cast
 from django.test import override_settings
 from django.urls import reverse
@@ -108,6 +109,35 @@ def test_saving_keeps_a_value_that_python_cannot_decode():
     upload.save()
     [(kept,)] = Upload.objects.values_list(Cast("execution_logs", TextField()))
     assert kept == stored
+
+
+@pytest.mark.parametrize("keys", [(OLD_KEY,), ()], ids=["encoded", "without a codec"])
+def test_columns_can_be_copied_and_updated_in_bulk(keys):
+    with codec(*keys):
+        upload = Upload.objects.create(failure_message=CANARY, execution_logs=[CANARY])
+        Upload.objects.update(failure_message=F("failure_message"), execution_logs=F("execution_logs"))
+        upload.refresh_from_db()
+        assert (upload.failure_message, upload.execution_logs) == (CANARY, [CANARY])
+        upload.failure_message, upload.execution_logs = f"new {CANARY}", [f"new {CANARY}"]
+        Upload.objects.bulk_update([upload], ["failure_message", "execution_logs"])
+        upload.refresh_from_db()
+    assert (upload.failure_message, upload.execution_logs) == (f"new {CANARY}", [f"new {CANARY}"])
+    assert (CANARY not in raw_rows(Upload)) == bool(keys)
+
+
+def test_the_database_computes_columns_only_without_a_codec():
+    upload = Upload.objects.create(result="a")
+    computed = [{"failure_message": F("result")}, {"execution_logs": Value([1], JSONField())}]
+    with codec():
+        for values in computed:
+            Upload.objects.update(**values)
+    assert [*Upload.objects.values_list("failure_message", "execution_logs")] == [("a", [1])]
+    for values in computed:
+        with pytest.raises(FieldError, match=f"cannot compute '{min(values)}'"), transaction.atomic():
+            Upload.objects.update(**values)
+    upload.failure_message = F("result")
+    with pytest.raises(FieldError, match="Set it to a value instead of an expression"):
+        upload.save()
 
 
 @every_model
