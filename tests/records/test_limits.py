@@ -3,6 +3,7 @@
 from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 from django.db import models
@@ -238,6 +239,20 @@ def test_only_records_that_did_not_begin_are_refunded(register, make_worker, has
     records.writer.step()
     assert Upload.objects.filter(state="queued").count() == 3
     assert sum(len(found) for found in lane.dequeue(2)) == left
+
+
+def test_a_record_that_gets_its_child_process_while_the_worker_stops_is_refunded(register, make_worker):
+    register(rate=Rate(1, per=3_600), isolation="process")
+    add(1)
+    records = make_worker().components.records
+    lane = records.lanes["records.upload"]
+    [[attempt]] = lane.dequeue(1)
+    attempt.pool = SimpleNamespace(acquire=lambda: None, release=lambda worker: None)
+    attempt.signal.abort("worker_stopping")
+    attempt.run()
+    records.writer.step()
+    [[again]] = lane.dequeue(1)
+    assert again.key == (attempt.key[0], attempt.key[1] + 1)
 
 
 def test_a_rate_of_records_is_overridden_and_holds_in_tests(register):

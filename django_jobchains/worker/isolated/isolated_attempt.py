@@ -266,10 +266,12 @@ class IsolatedRecordAttempt(RecordAttempt):
         except (PoolClosed, ChildStartFailed):
             return self.hand_back(has_begun=False)
         try:
-            if self.signal.reason is not None:
-                [ended] = self.ends_after(JobAborted(self.signal.reason))
-                return ended
-            return self._run_in(worker)
+            if (reason := self.signal.reason) is None:
+                return self._run_in(worker)
+            if reason == "worker_stopping":
+                return self.hand_back(has_begun=False)
+            [ended] = self.ends_after(JobAborted(reason))
+            return ended
         finally:
             self._call = None
             self.pool.release(worker)
