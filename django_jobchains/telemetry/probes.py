@@ -158,8 +158,8 @@ class CachedMeasurements:
         # Monotonic times: of the last measurements, of the last attempt, which may have failed, and of the last wait.
         self._measured_at = self._tried_at = self._wait_until = float("-inf")
 
-    def get(self) -> list[Measurement]:
-        """Return the measurements, or none if the database has not answered for a long time."""
+    def refresh(self) -> threading.Thread | None:
+        """Start to refresh the measurements if they are old. Return the last thread that was started to do so."""
         with self._lock:
             is_running = self._thread is not None and self._thread.is_alive()
             if not is_running and time.monotonic() - self._tried_at > CACHE_SECONDS:
@@ -167,8 +167,11 @@ class CachedMeasurements:
                 started = threading.Thread(target=self._read, name="jobchains-figures", daemon=True)
                 started.start()
                 self._thread = started
-            thread = self._thread
-        if thread is not None:
+            return self._thread
+
+    def get(self) -> list[Measurement]:
+        """Return the measurements, or none if the database has not answered for a long time."""
+        if (thread := self.refresh()) is not None:
             thread.join(max(0.0, self._wait_until - time.monotonic()))
         return self._measured if time.monotonic() - self._measured_at <= STALE_SECONDS else []
 

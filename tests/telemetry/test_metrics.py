@@ -438,6 +438,16 @@ def test_the_gauges_of_a_collection_wait_together_for_a_slow_database(slow_datab
         slow_database.now += 61
 
 
+def test_the_gauges_wait_for_several_slow_databases_together(recorded, add_worker, slow_database):
+    slow_database.seconds = float("inf")
+    for using in ("default", "other"):
+        worker = WithChildren()
+        worker.using = using
+        add_worker(worker)
+    recorded.values("jobchains.pool.waiting")
+    assert slow_database.now == 1
+
+
 def test_old_figures_are_not_reported(slow_database):
     figures = probes.CachedMeasurements()
     assert figures.get() == [MEASUREMENT]

@@ -366,8 +366,11 @@ class Gauges:
         databases: set[str | None] = {worker.using for worker in workers()}
         if not databases and self.always:
             databases = {None}
-        found = [self._measurements.setdefault(using, CachedMeasurements(using)).get() for using in databases]
-        return ((each.values, each.number) for part in found for each in part if each.metric is metric)
+        measurements = [self._measurements.setdefault(using, CachedMeasurements(using)) for using in databases]
+        for database in measurements:  # All of them first, so that slow databases are waited for together.
+            database.refresh()
+        found = [each for database in measurements for each in database.get() if each.metric is metric]
+        return ((each.values, each.number) for each in found)
 
 
 class AlwaysGauges:
