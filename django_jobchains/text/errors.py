@@ -200,7 +200,8 @@ def _stand_in(error: BaseException) -> Exception:
 def without_variables(error: BaseException) -> BaseException | None:
     """Remove the frames from the tracebacks of an error and its causes; return it, or None if it does not allow that.
 
-    Their local variables hold inputs, which must not reach an error tracker, and open cursors.
+    Their local variables hold inputs, which must not reach an error tracker, and open cursors. A context that ``from``
+    hides is removed, because it may quote an input.
     """
     errors, seen = [error], set()
     try:
@@ -209,6 +210,8 @@ def without_variables(error: BaseException) -> BaseException | None:
             if id(current) not in seen:
                 seen.add(id(current))
                 current.with_traceback(_copy(current.__traceback__))
+                if current.__suppress_context__:
+                    current.__context__ = None
                 parts = current.exceptions if isinstance(current, BaseExceptionGroup) else ()
                 errors += [each for each in (current.__cause__, current.__context__, *parts) if each is not None]
     except BaseException:  # the class of the error may define anything

@@ -76,6 +76,19 @@ def test_records_contain_the_error_for_error_trackers_without_local_variables(ru
     assert {"charge", "fail"} <= set(names)
 
 
+@pytest.mark.parametrize("cause", [None, KeyError("known")])
+def test_records_do_not_contain_an_error_that_another_one_hides(run, cause):
+    def charge(job):
+        try:
+            raise ValueError(job.input)
+        except ValueError:
+            raise LookupError("no card") from cause
+
+    [record] = run(charge, SECRET)
+    error = record.exc_info[1]
+    assert (str(error), error.__cause__, error.__context__) == ("no card", cause, None)
+
+
 def test_an_error_with_a_secret_is_logged_as_a_redacted_copy(run):
     def leak(job):
         raise LookupError(f"token={SECRET}")
