@@ -233,7 +233,9 @@ class ScheduleFormAdmin(ScheduleDetailAdmin, ScheduleListAdmin):
                     saved = schedules.create(form.cleaned_data["name"], job_type, **options)
                     log_change(request, [saved], _("Added."), verb="create", flag=ADDITION)
                 else:
-                    saved = schedules.update(schedule.name, job_type=job_type, **options)
+                    if job_type.name != schedule.type_name:  # Another user may have changed it in the meantime.
+                        options["job_type"] = job_type
+                    saved = schedules.update(schedule.name, **options)
                     log_change(request, [saved], _("Changed."), verb="update", flag=CHANGE)
         except ScheduleExists:
             form.add_error("name", gettext("A schedule with this name already exists."))

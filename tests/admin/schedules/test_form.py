@@ -183,6 +183,21 @@ def test_the_form_of_a_schedule_changes_only_what_the_user_changed(superuser, mi
     assert schedules.get("mine").input == {"kind": "week", "days": 9}
 
 
+def test_a_type_that_another_user_has_just_chosen_stays(superuser, processors, mine, monkeypatch):
+    processors.register("shop.other")(lambda job: None)
+    page = url("edit", mine, "schedule")
+    values, update = {**initial_of(superuser, page), **shown_by(superuser, page)}, schedules.update
+
+    def late(name, **options):
+        update(name, job_type="shop.other", input=[5])
+        return update(name, **options)
+
+    monkeypatch.setattr(schedules, "update", late)
+    superuser.post(page, {**values, "priority": "5"})
+    changed = schedules.get("mine")
+    assert (changed.type_name, changed.input, changed.priority) == ("shop.other", [5], 5)
+
+
 def test_the_options_of_an_input_of_an_earlier_version_can_be_changed(superuser, processors, mine):
     @processors.register("shop.renamed", upgrade_input=lambda stored: Report(stored["name"]))
     def renamed(job: RunningJob[Report]) -> None: ...
