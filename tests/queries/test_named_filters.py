@@ -162,6 +162,16 @@ def test_created_between_includes_its_start_and_excludes_its_end(model):
         model.objects.created_between(datetime(2026, 1, 1), None)  # noqa: DTZ001
 
 
+@MODELS
+def test_created_between_takes_the_same_times_without_use_tz(model, settings):
+    settings.TIME_ZONE, settings.USE_TZ = "Asia/Kathmandu", False
+    chain = pack.enqueue()
+    earlier, later_on = (database_now() + timedelta(minutes=minutes) for minutes in (-1, 1))
+    assert model.objects.created_between(earlier, later_on).get().pk == chain.id
+    assert not model.objects.created_between(later_on, None).exists()
+    assert not model.objects.created_between(None, earlier).exists()
+
+
 def test_a_job_has_its_own_creation_time():
     chain = pack.enqueue()
     later_on = database_now()

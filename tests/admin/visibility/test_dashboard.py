@@ -51,6 +51,12 @@ def test_it_counts_visible_jobs_and_shows_no_queue(way, operator):
 
 
 @pytest.mark.usefixtures("_both")
+def test_it_lists_visible_failures_without_use_tz(way, operator, settings):
+    settings.TIME_ZONE, settings.USE_TZ = "Asia/Kathmandu", False
+    assert [row[0] for row in open_dashboard(operator).table("failing")] == [OWN]
+
+
+@pytest.mark.usefixtures("_both")
 def test_pages_of_types_and_queues_count_visible_jobs(way, operator, store):
     [job] = claim(store, 1, types=[RIVAL])
     store.attempts.finish([finished(job)])
