@@ -440,10 +440,13 @@ def not_loaded(kind: RecordType, key: RecordKey, error: BaseException) -> EndedR
 
 
 def _wait_seconds(kind: RecordType, record: Any) -> float | None:
-    """Return the seconds from when a record was due until it was dequeued, or None if the queryset defers the times."""
+    """Return the seconds from when a record was due until it was dequeued, or None if they are unknown.
+
+    The queryset may defer the times, and the row no longer contains when a record has failed that is tried again.
+    """
     names = (kind.columns[column] for column in ("queued_at", "process_after", "started_at"))
     queued_at, process_after, started_at = (vars(record).get(name) for name in names)
-    if not (isinstance(queued_at, datetime) and isinstance(started_at, datetime)):
+    if kind.value(record, "num_failures") or not (isinstance(queued_at, datetime) and isinstance(started_at, datetime)):
         return None
     due_at = max(queued_at, process_after) if isinstance(process_after, datetime) else queued_at
     return max((started_at - due_at).total_seconds(), 0.0)

@@ -79,6 +79,17 @@ def test_errored_records_are_tried_again_until_they_fail(handled):
     assert (attempts, upload.state, upload.failure_message) == ([1, 2, 3], "failed", "ValueError: attempt 3")
 
 
+def test_the_wait_before_another_attempt_at_a_failed_record_is_unknown(handled, events):
+    def handle(record, run):
+        if run.attempt == 1:
+            raise ValueError("no")
+
+    handled(handle, {"retry_after": 0}, queued_at=timezone.now() - HOUR)
+    first, second = (event.wait_seconds for event in events.of(AttemptEnded))
+    assert HOUR.total_seconds() <= first < 2 * HOUR.total_seconds()
+    assert second is None
+
+
 def _requeue_in_complete(run):
     with run.complete():
         run.requeue()
