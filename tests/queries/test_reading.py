@@ -4,6 +4,7 @@ from uuid import uuid4
 
 import pytest
 from django.core.management import call_command
+from django.core.serializers.base import DeserializationError
 from django.db import connection
 
 from django_jobchains import chains
@@ -118,6 +119,15 @@ def test_jobs_cannot_be_loaded_from_a_fixture(dumped, tmp_path):
     with pytest.raises(TypeError, match=r"-e django_jobchains.* pg_dump"):
         call_command("loaddata", path)
     assert chain.refresh().status == "completed"
+
+
+def test_chains_cannot_be_loaded_from_a_fixture(tmp_path):
+    pending()
+    path = str(tmp_path / "fixture.json")
+    call_command("dumpdata", "django_jobchains.chain", output=path)
+    with pytest.raises(DeserializationError):
+        call_command("loaddata", path)
+    assert Chain.objects.count() == 1
 
 
 def test_a_setting_of_django_leaves_jobs_out_of_a_serialized_rollback(settings):
