@@ -113,7 +113,7 @@ class Payloads:
             return _unreadable(value.reason)
         return _truncated(_json_parts(redacted(value)), limit)
 
-    def stored(self, text: str | None, size: int | None, limit: int = MAX_TEXT_LENGTH) -> PayloadView:
+    def stored(self, text: str | None, size: int | None) -> PayloadView:
         """Format a JSON value that was read as text: None if it was too long. Without a value, ``size`` is None too.
 
         Nothing is shown of null, which is the input of a type without one.
@@ -126,7 +126,7 @@ class Payloads:
             return PayloadView(note=gettext("%(count)s characters, too long to display.") % {"count": number(size)})
         try:
             value = decode(decode_json(text, InvalidPayload))
-            return PayloadView() if value is None else self.json(value, limit)
+            return PayloadView() if value is None else self.json(value)
         except (InvalidPayload, ImproperlyConfigured, OSError) as error:
             return _unreadable(error)
 
@@ -143,14 +143,14 @@ class Payloads:
         text = redacted_text(text)
         return PayloadView(_showable(text[:limit]), _omitted(len(text) - limit))
 
-    def line(self, text: str | None, limit: int = MAX_LINE_LENGTH) -> str:
+    def line(self, text: str | None) -> str:
         """Return the first line, or an empty string without the permission."""
-        return self._first_line(text, limit) if self.is_allowed else ""
+        return self._first_line(text) if self.is_allowed else ""
 
-    def error_line(self, text: str | None, limit: int = MAX_LINE_LENGTH) -> str:
+    def error_line(self, text: str | None) -> str:
         """Return the first line of an error, or only the exception's type without the permission."""
         if self.is_allowed:
-            return self._first_line(text, limit)
+            return self._first_line(text)
         return error_type(text)
 
     def status_html(self, style: str, label: Any, error: str | None) -> SafeString:
@@ -158,11 +158,11 @@ class Payloads:
         line, status = self.error_line(error), badge(style, label)
         return format_html('{} <span class="jobchains-error-line">{}</span>', status, line) if line else status
 
-    def _first_line(self, text: str | None, limit: int) -> str:
+    def _first_line(self, text: str | None) -> str:
         # Redact the whole text first: the name of a secret may be on the line before its value.
         lines = redacted_text(text or "").strip().splitlines()
         line = _showable(lines[0]) if lines else ""
-        return line if len(line) <= limit else f"{line[: limit - 1]}…"
+        return line if len(line) <= MAX_LINE_LENGTH else f"{line[: MAX_LINE_LENGTH - 1]}…"
 
 
 def error_type(text: str | None) -> str:

@@ -18,7 +18,7 @@ from django_jobchains.chains.tree import with_ids
 from django_jobchains.conf import current_database
 from django_jobchains.declare.labels import MAX_INPUT_LENGTH
 from django_jobchains.models import Chain, Job
-from django_jobchains.models.payload_fields import short_text
+from django_jobchains.models.payload_fields import short_input
 
 RowT = TypeVar("RowT", bound=Model)
 
@@ -167,7 +167,7 @@ def with_current_jobs(queryset: QuerySet[Chain]) -> QuerySet[Chain]:
     """Return the chains with their current jobs and, for their labels, short inputs; without large columns."""
     jobs = (f"current_job__{name}" for name in (*LARGE, "context"))
     chains = queryset.select_related("current_job").defer(*LARGE, *jobs)
-    return chains.annotate(input_text=short_text("input", MAX_INPUT_LENGTH))
+    return chains.annotate(input_text=short_input(MAX_INPUT_LENGTH))
 
 
 def has_own_view_permission(admin: Any) -> bool:

@@ -14,7 +14,7 @@ from django_jobchains.declare.labels import MAX_INPUT_LENGTH, label_of
 from django_jobchains.declare.registry import get_registry
 from django_jobchains.exceptions import InvalidCursor
 from django_jobchains.models.jobs import ShownStatus, shown_status
-from django_jobchains.models.payload_fields import short_text
+from django_jobchains.models.payload_fields import short_input
 from django_jobchains.store import get_store
 from django_jobchains.text.humanize import span
 from django_jobchains.values import did_you_mean
@@ -86,7 +86,7 @@ def _rows(call: Invocation) -> tuple[list[Any], str | None]:
     """Read as many pages as needed. Return the rows and the next cursor."""
     listing, cursor = _listing(call), call["after"]
     if call.screen.form == "table":
-        listing = listing.annotate(input_text=short_text("input", MAX_INPUT_LENGTH))
+        listing = listing.annotate(input_text=short_input(MAX_INPUT_LENGTH))
     rows: list[Any] = []
     while True:
         try:

@@ -155,7 +155,7 @@ class StoredSize(Func):
         return self.as_sql(compiler, connection, function="pg_column_size", **context)
 
 
-def short_text(name: str, limit: int) -> Case:
-    """Select the stored text of a JSON column, or NULL for a value that takes more than this number of bytes."""
-    is_short: Any = LessThanOrEqual(StoredSize(F(name)), Value(limit))
-    return Case(When(is_short, then=Cast(name, models.TextField())), output_field=models.TextField())
+def short_input(limit: int) -> Case:
+    """Select the stored text of the input, or NULL for an input that takes more than this number of bytes."""
+    is_short: Any = LessThanOrEqual(StoredSize(F("input")), Value(limit))
+    return Case(When(is_short, then=Cast("input", models.TextField())), output_field=models.TextField())

@@ -24,7 +24,7 @@ from django_jobchains.db.setup import is_column_missing, is_table_missing
 from django_jobchains.declare.labels import MAX_INPUT_LENGTH
 from django_jobchains.declare.registry import get_registry
 from django_jobchains.models import Chain, Job, Schedule, ScheduleQuerySet
-from django_jobchains.models.payload_fields import short_text
+from django_jobchains.models.payload_fields import short_input
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.records.operations import RecordQuerySet
 from django_jobchains.statuses import Status
@@ -348,7 +348,7 @@ def longest_running(jobs: QuerySet[Job], limit: int) -> list[tuple[Job, float]]:
 def label_inputs(jobs: Iterable[Job | Chain], using: str) -> dict[UUID, str | None]:
     """Return the stored inputs of a few jobs, or of the first jobs of chains, for labels. A long one is None."""
     rows = Job.objects.using(using).filter(pk__in=[job.pk for job in jobs])
-    return dict(rows.annotate(text=short_text("input", MAX_INPUT_LENGTH)).values_list("pk", "text"))
+    return dict(rows.annotate(text=short_input(MAX_INPUT_LENGTH)).values_list("pk", "text"))
 
 
 def troubled_schedules(rows: ScheduleQuerySet) -> list[Schedule]:

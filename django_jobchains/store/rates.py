@@ -72,7 +72,7 @@ class Rates(Part):
         """SQL of when a rate allows the next start, in microseconds; it is in the past for a bucket without a row."""
         return f"""
             COALESCE((
-                SELECT {self.full_at("state", rate)} - {rate}.microseconds * ({rate}.burst - 1)
+                SELECT {self.full_at(rate)} - {rate}.microseconds * ({rate}.burst - 1)
                 FROM {self.tables.rate_state} AS state WHERE state.key = {rate_key}
             ), 0)
         """
@@ -103,21 +103,21 @@ class Rates(Part):
     def starts(self) -> str:
         """SQL of how many may start now by the rate of a row of ``of_wanted``, NULL without one."""
         burst = "clock.microseconds + wanted.microseconds * wanted.burst"
-        full_at = f"{self.db.greatest}(COALESCE({self.full_at('state', 'wanted')}, 0), clock.microseconds)"
+        full_at = f"{self.db.greatest}(COALESCE({self.full_at('wanted')}, 0), clock.microseconds)"
         return f"""
             CASE WHEN burst IS NULL THEN NULL WHEN state.key IS NOT NULL AND locked.key IS NULL THEN 0
             ELSE ({burst} - {full_at}) / wanted.microseconds END
         """
 
-    def full_at(self, state: str, rate: str) -> str:
-        """SQL of when a bucket is full, for a row of the table and the rate of its key.
+    def full_at(self, rate: str) -> str:
+        """SQL of when a bucket is full, for a row ``state`` of the table and the rate of its key.
 
         It is never more than a burst after the last start. If the rate has changed, the bucket lacks as many starts as
         before, rounded up. As many microseconds would be more starts of a faster rate, or fewer of a slower one.
         """
-        missing, interval = f"({state}.full_at - {state}.started_at)", f"{state}.interval_microseconds"
+        missing, interval = "(state.full_at - state.started_at)", "state.interval_microseconds"
         return f"""
-            ({state}.started_at + {self.db.least}(
+            (state.started_at + {self.db.least}(
                 CASE WHEN {interval} = {rate}.microseconds THEN {missing}
                 ELSE {rate}.microseconds * (({missing} + {interval} - 1) / {interval}) END,
                 {rate}.microseconds * {rate}.burst
@@ -183,7 +183,7 @@ class Rates(Part):
 
     @statement
     def _charge(self) -> str:
-        full_at = self.full_at("state", "d")
+        full_at = self.full_at("d")
         start = f"{self.db.greatest}(COALESCE({full_at}, 0), d.started_at)"
         # The bucket was full, or the rate has changed: earlier starts no longer delay later ones by one interval each.
         is_first = f"""
@@ -206,7 +206,7 @@ class Rates(Part):
 
     @statement
     def _read(self) -> str:
-        starts_at = f"COALESCE({self.full_at('state', 'wanted')}, 0) - wanted.microseconds * (wanted.burst - 1)"
+        starts_at = f"COALESCE({self.full_at('wanted')}, 0) - wanted.microseconds * (wanted.burst - 1)"
         return f"""
             WITH wanted AS MATERIALIZED (SELECT * FROM {self.db.rows(_WANTED)}), {self.buckets}
             SELECT rate_key, {self.starts}, ({starts_at} - clock.microseconds) / 1000000.0 FROM {self.of_wanted}

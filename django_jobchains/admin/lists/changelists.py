@@ -38,7 +38,7 @@ from django_jobchains.declare.registry import get_registry
 from django_jobchains.exceptions import InvalidCursor
 from django_jobchains.models import Chain, Job
 from django_jobchains.models.jobs import LAST, shown_status
-from django_jobchains.models.payload_fields import short_text, text_start
+from django_jobchains.models.payload_fields import short_input, text_start
 from django_jobchains.statuses import OPEN, Status
 from django_jobchains.store import get_store
 from django_jobchains.text.humanize import age, number
@@ -438,7 +438,7 @@ class JobListAdmin(ListAdmin):
     def shown(self, rows: Rows) -> Rows:
         return rows.defer(*LARGE, "context").annotate(
             error_start=text_start("last_error", ERROR_LENGTH),
-            input_text=short_text("input", MAX_INPUT_LENGTH),
+            input_text=short_input(MAX_INPUT_LENGTH),
             is_last=ExpressionWrapper(LAST, output_field=BooleanField()),
         )
 
