@@ -242,7 +242,7 @@ class RecordStateFilter(ChoiceFilter):
 class RecordWaitFilter(ChoiceFilter):
     """Filters queued records by whether a worker may start them now, by the database's clock."""
 
-    title = _("waiting")
+    title = _("due time")
     parameter_name = "record_wait"
     LATER = "later"
     options = (("due", _("due now")), (LATER, _("waiting for its time")))
