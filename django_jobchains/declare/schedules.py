@@ -122,10 +122,14 @@ def checked_schedule(
     job_type: str | JobType[Any, Any],
     options: ScheduleOptions,
     find: Callable[[str], JobType[Any, Any]],
+    *,
+    calls_keys: bool = False,
 ) -> dict[str, Any]:
     """Return the columns of a schedule. ``find``: returns the job type with a name, or raises ``JobTypeNotFound``.
 
-    Raises ``InvalidSchedule``, which names the schedule.
+    ``calls_keys``: whether to check that the input has keys for limits also if one of them is a function. A function
+    may query the database, so it is not called where schedules are declared. Raises ``InvalidSchedule``, which names
+    the schedule.
     """
 
     def checked(argument: str, check: Callable[..., Any], *given: Any) -> Any:
@@ -156,7 +160,7 @@ def checked_schedule(
         "jitter_seconds": option("jitter", Duration()),
         "queue": option("queue", QUEUE),
         "priority": option("priority", PRIORITY),
-        "input": checked("input", _checked_input, found, options.get("input")),
+        "input": checked("input", _checked_input, found, options.get("input"), calls_keys),
     }
 
 
@@ -176,13 +180,14 @@ def _checked_type(given: Any, find: Callable[[str], JobType[Any, Any]]) -> JobTy
     return found
 
 
-def _checked_input(job_type: JobType[Any, Any], given: Any) -> str:
+def _checked_input(job_type: JobType[Any, Any], given: Any, calls_keys: bool) -> str:
     try:
         encoded = job_type.input_codec.encode(given, InvalidInput)
     except InvalidInput as error:
         raise error.about("input") from None
-    if job_type.processor is not None and job_type.processor.limits is not None:
-        job_type.processor.limits.keys(job_type.name, job_type.decode_input(encoded))  # It raises InvalidInput.
+    limits = None if job_type.processor is None else job_type.processor.limits
+    if limits is not None and (calls_keys or not any(map(callable, limits.declared_keys))):
+        limits.keys(job_type.name, job_type.decode_input(encoded))  # It raises InvalidInput.
     return encoded
 
 

@@ -134,7 +134,7 @@ def create(
     """
     check_options("create", options, ScheduleOptions)
     store, registry = get_store(using), get_registry()
-    row = checked_schedule(name, job_type, options, registry.job_type)
+    row = checked_schedule(name, job_type, options, registry.job_type, calls_keys=True)
     row = {**with_next_tick(row, store.stats.time_ago(0)), "declarations": None}
     if name in registry.schedule_names or not store.schedules.create(row):
         raise ScheduleExists(name)
@@ -168,7 +168,8 @@ def update(
         if keeps_input:  # It may have the form of an earlier version of the type.
             with suppress(JobTypeNotFound, InvalidInput):  # They are raised below, as InvalidSchedule.
                 given["input"] = find(before.type_name).decode_input(before.input)
-        row = checked_schedule(name, before.type_name if job_type is None else job_type, given, find)
+        wanted = before.type_name if job_type is None else job_type
+        row = checked_schedule(name, wanted, given, find, calls_keys=True)
         changed = {**with_next_tick(row, before.now), "declarations": None}
         if keeps_input:
             changed["input"] = decode_json(before.input, InvalidInput)

@@ -6,13 +6,14 @@ from datetime import UTC, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
+from django.contrib.auth.models import User
 from django.core.exceptions import ImproperlyConfigured
 
 from django_jobchains import Concurrency, schedules
 from django_jobchains.declare.checks import check_registry
 from django_jobchains.exceptions import InvalidSchedule
 from django_jobchains.processors import JobType, Processors, RunningJob
-from django_jobchains.testing import fire_schedules
+from django_jobchains.testing import clock, fire_schedules
 from django_jobchains.worker import Worker
 
 pytestmark = pytest.mark.django_db
@@ -118,6 +119,24 @@ def test_an_input_without_the_key_of_a_limit_is_an_error(processors):
             call()
         assert caught.value.argument == "input"
     assert [row.input for row in schedules.list()] == [{"tenant": 1}]
+
+
+def test_a_key_that_is_a_function_is_evaluated_when_a_schedule_fires_or_is_created(processors, report):
+    @processors.register("schedules.of_tenant", concurrency=Concurrency(1, key=lambda given: User.objects.get().pk))
+    def of_tenant(job): ...
+
+    processors.schedule("by tenant", of_tenant, every=5)
+    processors.schedule("report", report, every=5)
+    assert check_registry() == []
+    Worker()
+    with clock() as time:
+        assert fire_schedules() == []
+        time.advance(5)
+        assert [chain.schedule_name for chain in fire_schedules()] == ["report"]
+    problem = "The concurrency of 'schedules.of_tenant' has no key for this input"
+    assert problem in schedules.get("by tenant").last_error
+    with pytest.raises(InvalidSchedule, match=problem):
+        schedules.create("other", of_tenant, every=5)
 
 
 def test_a_name_in_two_slices_is_an_error(registry, processors, report):
