@@ -86,14 +86,17 @@ class TickRule:
     def due(self, first: datetime, now: datetime, limit: int) -> tuple[list[datetime], datetime | None]:
         """Return the last ``limit`` ticks from ``first`` until now, oldest first, and the tick that follows.
 
-        The time that this takes depends on the limit only, even if the schedule has not fired for years.
+        The time that this takes depends on the limit only, even if the schedule has not fired for years. If ``first``
+        is a tick of an earlier rule, the ticks of this one begin after its anchor.
         """
         ticks = deque([first], maxlen=limit)
-        for tick in islice(self.ticks(first), limit):
+        after = max(first, self.anchor)
+        for tick in islice(self.ticks(after), limit):
             if tick > now:
                 return list(ticks), tick
             ticks.append(tick)
-        for tick in self.ticks(max(ticks[-1], self._before(now, limit))):
+            after = tick
+        for tick in self.ticks(max(after, self._before(now, limit))):
             if tick > now:
                 return list(ticks), tick
             ticks.append(tick)

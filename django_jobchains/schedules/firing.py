@@ -202,7 +202,7 @@ class FiringCache:
     def ticks(self, row: ScheduleRow, limit: int) -> tuple[list[datetime], datetime | None]:
         """Return the last ``limit`` ticks that are due, and the tick that follows. Do not change the list."""
         first = row.next_tick_at or row.now
-        anchor = row.every_seconds and row.anchor_at
+        anchor = row.anchor_at if row.every_seconds else max(first, row.anchor_at)
         key = row.cron, row.every_seconds, row.timezone, anchor, first, row.now, limit
         if key not in self._ticks:
             self._ticks[key] = rule_of(row).due(first, row.now, limit)

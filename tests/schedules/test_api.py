@@ -86,6 +86,18 @@ def test_a_tick_that_is_due_is_not_dropped_by_a_change(report, time, changes, fo
     assert next_ticks() == {"mine": following}
 
 
+@pytest.mark.parametrize(("on_missed", "fired"), [("run_once", ["09:00:00"]), ("skip", []), ("run_all", ["09:00:00"])])
+def test_ticks_of_a_new_rule_begin_with_the_change(report, time, on_missed, fired):
+    time.set("2026-06-01 08:00:00")
+    schedules.create("mine", report, every=3600, on_missed=on_missed)
+    time.set("2026-06-01 08:59:30")
+    schedules.create("always had this rule", report, cron="*/10 * * * *", on_missed=on_missed)
+    time.set("2026-06-01 10:59:30")
+    schedules.update("mine", every=None, cron="*/10 * * * *")
+    assert ticks_of(chain for chain in fire_schedules() if chain.schedule_name == "mine") == fired
+    assert next_ticks()["mine"] == "06-01 11:00:00"
+
+
 def test_errors_change_nothing(processors, report, time):
     processors.schedule("code", report, every=60)
     fire_schedules()
