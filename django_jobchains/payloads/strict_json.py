@@ -102,15 +102,26 @@ def _is_simple_text(value: Any) -> bool:
     return type(value) is str and value.isascii() and "\0" not in value
 
 
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # It contains the text, so it must not become the context of another error.
+        return False
+    return True
+
+
 def decode(text: str, error: type[InvalidPayload] = InvalidInput) -> Any:
     """Return the value of a stored text; raise ``error`` if ``encode`` cannot have written it."""
     text = text.strip(_SPACES)
+    problem = ""
     try:
         value, end = _read_json(text)
         if end < len(text):
             raise json.JSONDecodeError("Extra data", text, end)
-    except (ValueError, RecursionError) as problem:
-        raise error(f"The stored value cannot be decoded: {type(problem).__name__}: {problem}") from problem
+    except (ValueError, RecursionError) as found:
+        problem = f"{type(found).__name__}: {found}"
+    if problem:  # Raised after the except block: otherwise its error, which contains the text, would be the context.
+        raise error(f"The stored value cannot be decoded: {problem}")
     # Some versions of Python decode more levels than others.
     if len(text) > MAX_STORED_DEPTH and text.count("[") + text.count("{") > MAX_STORED_DEPTH:
         _check_depth(value, error)
@@ -212,11 +223,8 @@ class _Check:
     def _text(self, part: str, path: "_Path | None") -> None:
         if "\0" in part:
             self._refuse("a NUL character cannot be stored", path)
-        if not part.isascii():
-            try:
-                part.encode()
-            except UnicodeEncodeError:
-                self._refuse("a lone surrogate cannot be stored", path)
+        if not (part.isascii() or _is_unicode(part)):
+            self._refuse("a lone surrogate cannot be stored", path)
 
     def _refuse(self, reason: str, path: "_Path | None") -> None:
         place = _written(path)

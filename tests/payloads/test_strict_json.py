@@ -57,6 +57,15 @@ def test_a_value_that_is_not_json_is_refused_with_its_path_and_not_quoted(value,
     assert len(str(error)) < 300
 
 
+@pytest.mark.parametrize(
+    "call", [lambda: encode({"card": "4000 \ud83d"}), lambda: decode('{"card": "4000'), lambda: decode('"4000" 1')]
+)
+def test_an_error_has_no_context_that_contains_the_value(call):
+    with pytest.raises(InvalidInput) as caught:
+        call()
+    assert (caught.value.__context__, caught.value.__cause__) == (None, None)
+
+
 def test_the_errors_are_value_errors_of_the_package():
     assert issubclass(InvalidInput, InvalidPayload)
     assert issubclass(InvalidPayload, JobchainsError)
