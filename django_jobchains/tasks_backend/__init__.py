@@ -230,7 +230,8 @@ class JobchainsBackend(BaseTaskBackend):
         if not isinstance(queues, list | tuple | set | frozenset):
             why = ": each of its letters would be a queue" if isinstance(queues, str) else ""
             problem = f"{name}['QUEUES'] is a list of names, not {queues!r:.100}{why}."
-            yield Error(problem, hint=f"Write it as a list, as in ['{queues!s:.100}'].", id="jobchains.E031")
+            example = queues if isinstance(queues, str) else "default"
+            yield Error(problem, hint=f"Write it as a list, as in ['{example:.100}'].", id="jobchains.E031")
             queues = []
         for queue in queues:
             try:

@@ -150,6 +150,9 @@ def test_a_text_is_not_a_list_of_queues():
     with with_options(QUEUES=["mail", "q" * 101]):
         [problem] = task_backends["default"].check()
     assert "1 to 100 printable characters" in problem.msg
+    with with_options(QUEUES=None):
+        [problem] = task_backends["default"].check()
+    assert problem.hint == "Write it as a list, as in ['default']."
 
 
 @pytest.mark.parametrize("queues", [5, None, [["mail"]], [5]])
