@@ -110,7 +110,8 @@ class ChildSlots(SlotPool):
             weight = 1 - (1 - NEWEST_WEIGHT) ** end.ended
             self.backlog.count_seconds(end.seconds / end.ended, weight)
             self._average_handler_seconds += (end.handler_seconds / end.ended - self._average_handler_seconds) * weight
-        else:  # The child was too busy to begin one in time. It waits for a single attempt, so that there is progress.
+        elif end.left:
+            # The child was too busy to begin one in time. It waits for a single attempt, so that there is progress.
             self._average_handler_seconds = RUN_SECONDS
 
     def _start_waiting(self) -> None:

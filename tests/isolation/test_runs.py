@@ -66,8 +66,16 @@ def test_they_are_then_sent_one_by_one_because_a_single_one_is_waited_for():
     run = slots._next_run()
     assert len(run._attempts) == 2
     slots.backlog.put(run._attempts)
-    slots._count(RunEnd((), 0, 0.05, 0.0))
+    slots._count(RunEnd((SentAttempt(),), 0, 0.05, 0.0))
     assert len(slots._next_run()._attempts) == 1
+
+
+def test_a_run_whose_attempts_were_all_aborted_before_they_were_sent_does_not_count_as_slow():
+    slots = ChildSlots(Isolation("process", max_workers=1), Slots(context_for(slots=1), None))
+    slots._count(RunEnd((), 100, 0.1, 0.1))
+    slots._count(RunEnd((), 0, 0.05, 0.0))
+    slots.backlog.put([SentAttempt(), SentAttempt()])
+    assert len(slots._next_run()._attempts) == 2
 
 
 @pytest.mark.django_db
