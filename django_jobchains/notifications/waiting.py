@@ -307,7 +307,10 @@ def _reason_of(found: ChainWait) -> str:
     if found.is_paused:
         return f"its queue {found.queue!r} is paused. Resume it with manage.py jobchains resume {found.queue}"
     if found.has_worker:
-        return f"its job {found.type_name!r} is due, but all workers are busy, or run other types or queues"
+        reason = f"its job {found.type_name!r} is due, but all workers are busy, or run other types or queues"
+        if job_type is not None:
+            return reason
+        return f"{reason}, or do not know its type, which no jobs module of an app in INSTALLED_APPS declares"
     return (
         "no worker is running. Start one with manage.py run_jobworker; in a test without one, call "
         "django_jobchains.testing.run_due_jobs() first"

@@ -233,7 +233,10 @@ def _policies(
         wanted = ", ".join(types or ["all"])
         known = ", ".join(sorted(names)) or "none"
         nearest = did_you_mean(wanted, names)
-        raise ImproperlyConfigured(f"No processor to run (types: {wanted}).{nearest} Registered: {known}.")
+        raise ImproperlyConfigured(
+            f"No processor to run (types: {wanted}).{nearest} Is its app in INSTALLED_APPS, with a jobs module? "
+            f"Registered: {known}."
+        )
     return policies
 
 

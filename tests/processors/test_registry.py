@@ -91,7 +91,7 @@ def test_enqueueing_an_unknown_name_is_an_error():
 def test_a_worker_without_any_matching_type_is_an_error():
     registry = Registry()
     registry.add(slice_of("shop.charge"))
-    with pytest.raises(ImproperlyConfigured, match=r"\(types: mail\.\*\)\. Registered: shop\.charge"):
+    with pytest.raises(ImproperlyConfigured, match=r"\(types: mail\.\*\)\. Is its app .* Registered: shop\.charge"):
         Worker(registry=registry, types=["mail.*"])
     with pytest.raises(ImproperlyConfigured, match="Registered: none"):
         Worker(registry=Registry())

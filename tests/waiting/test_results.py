@@ -12,7 +12,7 @@ from django_jobchains import chains, queues, testing
 from django_jobchains.chains import ChainCancelled, ChainFailed, ChainNotFound, ChainTimeout
 from django_jobchains.models import Job
 from django_jobchains.notifications import waiting
-from django_jobchains.processors import FailJob, JobType
+from django_jobchains.processors import FailJob, JobType, Processors
 from django_jobchains.store import get_store
 from django_jobchains.store.chains import Chains
 from tests.support.attempts import committed, on_own_connection
@@ -117,6 +117,13 @@ def test_timeout_error_differs_while_workers_run(store, waits):
         chain.result(0)
     Job.objects.filter(chain_id=chain.id).update(status="running")
     with pytest.raises(ChainTimeout, match=r"its job 'waits\.charge' is running\."):
+        chain.result(0)
+
+
+def test_timeout_error_of_a_type_outside_the_jobs_modules_names_the_cause(store):
+    chain = Processors().register("waits.elsewhere")(lambda job: None).enqueue()
+    worker(store)
+    with pytest.raises(ChainTimeout, match=r"know its type, which no jobs module of an app in INSTALLED_APPS declares"):
         chain.result(0)
 
 

@@ -129,7 +129,7 @@ def test_invalid_option_is_refused(greet, run, arguments, message):
 
 
 def test_project_without_processors_is_refused(run):
-    with pytest.raises(CommandError, match="No processor to run"):
+    with pytest.raises(CommandError, match=r"No processor to run .* with a jobs module\?"):
         run()
 
 
