@@ -240,8 +240,11 @@ def _differences(
     type_, _, length = full_type.rstrip(")").partition("(")
     needed = len(LONGEST_STATE) if column == "state" else field.max_length or math.inf
     if re.sub(r"\(\d+\)", "", full_type) not in _KINDS[column].types:
-        using = f" USING to_jsonb({name})" if own_type == "jsonb" else ""
-        yield f"has the type {full_type}", f"{alter} DROP DEFAULT, ALTER COLUMN {name} TYPE {own_type}{using};"
+        change = f"TYPE {own_type}"
+        if own_type == "jsonb":  # PostgreSQL converts neither the values nor a default by itself.
+            convert = f"{change} USING to_jsonb({name})"
+            change = f"DROP DEFAULT, ALTER COLUMN {name} {convert}, ALTER COLUMN {name} SET DEFAULT '[]'"
+        yield f"has the type {full_type}", f"{alter} {change};"
     elif type_ == "json" and type(field).from_db_value is JSONField.from_db_value:
         yield "has the type json, which Django's JSONField cannot read", f"{alter} TYPE jsonb;"
     elif type_ == "character varying" and length and int(length) < needed:

@@ -314,6 +314,24 @@ def test_table_of_another_program_runs_after_the_reported_statements(processors,
 
 
 @pytest.mark.postgresql
+def test_reported_statements_keep_the_defaults_that_other_programs_use(processors):
+    processors.records(Upload)(nothing)
+    execute("""
+        ALTER TABLE records_upload
+            ALTER COLUMN queued_at TYPE timestamp, ALTER COLUMN num_failures TYPE numeric,
+            ALTER COLUMN execution_logs DROP DEFAULT, ALTER COLUMN execution_logs TYPE json[] USING '{}',
+            ALTER COLUMN execution_logs SET DEFAULT '{}'
+    """)
+    for problem in check_record_tables(["default"]):
+        execute((problem.hint or "").partition("or run: ")[2])
+    assert check_record_tables(["default"]) == []
+    execute("INSERT INTO records_upload (size, result) VALUES (1, '')")
+    row = Upload.objects.get()
+    assert (row.state, row.num_failures, row.execution_logs) == ("queued", 0, [])
+    assert abs(timezone.now() - row.queued_at) < timedelta(minutes=1)
+
+
+@pytest.mark.postgresql
 def test_logs_may_have_the_type_json_unless_the_field_cannot_read_it(processors):
     processors.records(Upload)(handle)
     processors.records(Letter, columns=LETTER_COLUMNS)(nothing)
