@@ -83,9 +83,17 @@ class InvalidDeclaration(RegistryError):
 
 
 class DuplicateJobType(RegistryError):
-    def __init__(self, name: str) -> None:
-        super().__init__(f"Job type {name!r} is declared twice. Give one of them another name, or register a processor "
-                         "for the existing JobType object: @processors.register(that_job_type).")  # fmt: skip
+    """Two job types or records have the same name. ``first`` and ``second``: their processors, None without one."""
+
+    def __init__(self, name: str, first: Any, second: Any) -> None:
+        both = " and by ".join(
+            f"{each.handler.__module__}.{each.handler.__qualname__}" if each else "a JobType without a processor"
+            for each in (first, second)
+        )
+        super().__init__(
+            f"Job type {name!r} is declared twice: by {both}. Give one of them another name, or register a processor "
+            "for the existing JobType object: @processors.register(that_job_type)."
+        )
 
 
 class JobTypeNotFound(RegistryError):

@@ -452,6 +452,11 @@ class Processor:
     #: None for a type without limits that hold for all workers together.
     limits: TypeLimits | None = None
 
+    @property
+    def handler(self) -> Any:
+        """The function, also if a partial or a callable object was registered."""
+        return plain_function(self.function)
+
 
 def new_continuation(
     job: ClaimedJob | LastJob,

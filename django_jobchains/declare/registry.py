@@ -44,8 +44,8 @@ class Registry:
     def add(self, part: Processors | JobType[Any, Any]) -> None:
         """Add a slice or a declared type, unless it was added before. Raises ``DuplicateJobType``."""
         if isinstance(part, JobType):
-            if self.declared.setdefault(part.name, part) is not part:
-                raise DuplicateJobType(part.name)
+            if (other := self.declared.setdefault(part.name, part)) is not part:
+                raise DuplicateJobType(part.name, other.processor, part.processor)
         elif part not in self.slices:
             self.slices.append(part)
         self.check()
@@ -53,12 +53,14 @@ class Registry:
     def check(self) -> None:
         """Raise ``DuplicateJobType`` for types with the same name, and ``InvalidDeclaration`` for invalid blockers."""
         seen: dict[str, JobType[Any, Any]] = dict(self.declared)
-        for processor in self.processors():
-            if seen.setdefault(processor.job_type.name, processor.job_type) is not processor.job_type:
-                raise DuplicateJobType(processor.job_type.name)
-        counts = Counter([*seen, *(kind.name for kind in self.record_types())])
-        if repeated := next((name for name, count in counts.items() if count > 1), None):
-            raise DuplicateJobType(repeated)
+        for job_type in (processor.job_type for processor in self.processors()):
+            if (other := seen.setdefault(job_type.name, job_type)) is not job_type:
+                raise DuplicateJobType(job_type.name, other.processor, job_type.processor)
+        found: dict[str, Any] = {name: job_type.processor for name, job_type in seen.items()}
+        for kind in self.record_types():
+            if kind.name in found:
+                raise DuplicateJobType(kind.name, found[kind.name], kind)
+            found[kind.name] = kind
         for processor in self.processors():  # Blockers may be named that were registered later.
             with declaration_errors(processor.job_type):
                 processor.job_type.check_blockers(processor.function, seen)

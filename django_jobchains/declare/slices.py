@@ -257,17 +257,15 @@ class Processors(Generic[ContextT_contra]):
             queue = self.defaults.get("queue") if given is None else QUEUE.check("queue", given)
             fields["own_isolation"] = fields["own_isolation"] or self.policy.isolation
             fields["limits"] = self._record_limits(options)
-        if record_name in self.by_name or record_name in self.record_types:
-            raise DuplicateJobType(record_name)
 
         def decorate(handles: HandlesT) -> HandlesT:
             with declaration_errors(record_name):
                 processor = make_processor(handles)
                 check_hooks(self.middleware, is_async=is_async(processor))
                 check_context(handler_of(processor), self.middleware)
-            self.record_types[record_name] = RecordType(
-                record_name, checked, processor, own_queue=queue, middleware=self.middleware, **fields
-            )
+            kind = RecordType(record_name, checked, processor, own_queue=queue, middleware=self.middleware, **fields)
+            self._check_name(record_name, kind)
+            self.record_types[record_name] = kind
             return handles
 
         return decorate
@@ -324,10 +322,14 @@ class Processors(Generic[ContextT_contra]):
         is_keyed = any(limit is not None and limit.key is not None for limit in (concurrency, rate))
         return record_limits(concurrency, rate, None if is_keyed and "fair" not in given else limits.get("fair"))
 
+    def _check_name(self, name: str, new: Processor | RecordType, other: Processor | None = None) -> None:
+        """Raise ``DuplicateJobType`` if the slice has this name, or its type has another processor."""
+        if found := self.by_name.get(name) or self.record_types.get(name) or other:
+            raise DuplicateJobType(name, found, new)
+
     def _add(self, processor: Processor) -> JobType[Any, Any]:
         job_type = processor.job_type
-        if job_type.name in {*self.by_name, *self.record_types} or job_type.processor is not None:
-            raise DuplicateJobType(job_type.name)
+        self._check_name(job_type.name, processor, job_type.processor)
         job_type.processor = processor
         # A new dict, because tasks are added while other threads read it.
         self.by_name = {**self.by_name, job_type.name: processor}

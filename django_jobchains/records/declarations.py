@@ -23,9 +23,10 @@ from django.db.models.expressions import RawSQL
 
 from django_jobchains.conf import get_settings
 from django_jobchains.exceptions import RegistryError
+from django_jobchains.handlers.running_job import plain_function
 from django_jobchains.isolation import Isolation, Level, to_isolation
 from django_jobchains.payloads.codecs import decode_text, decoded_value
-from django_jobchains.records.processor import RecordProcessor, hooks_of, is_async
+from django_jobchains.records.processor import RecordProcessor, handler_of, hooks_of, is_async
 from django_jobchains.records.saving import extend_save
 from django_jobchains.store.queues import Override
 from django_jobchains.store.record_limits import LimitedRecords, RecordRate
@@ -86,6 +87,11 @@ class RecordType:
         #: Cached SELECTs without a condition from ``pre_dequeue``, because compiling them takes longer than running
         #: them. The parameters are placeholders.
         self._selects: dict[Any, QuerySetSQL | None] = {}
+
+    @property
+    def handler(self) -> Any:
+        """The function, or the method ``handle`` of the processor."""
+        return plain_function(handler_of(self.processor))
 
     @property
     def queue(self) -> str:

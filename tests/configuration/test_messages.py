@@ -174,7 +174,10 @@ ERRORS = [
     if isinstance(error, type) and issubclass(error, Exception)
 ]
 #: Arguments of errors, by their names. Others may be any text.
-ARGUMENTS = {"ids": ["a"], "references": [("chain", "job")], "seconds": 5, "exitcode": 3, "max_queries": 5}
+ARGUMENTS = {
+    "ids": ["a"], "references": [("chain", "job")], "seconds": 5, "exitcode": 3, "max_queries": 5,
+    "first": None, "second": None,
+}  # fmt: skip
 
 
 def an_error(kind):

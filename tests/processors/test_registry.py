@@ -1,5 +1,7 @@
 """A registry contains each name once, over all slices and declared types."""
 
+import re
+
 import pytest
 from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
@@ -30,19 +32,22 @@ def test_a_name_used_twice_in_a_slice_is_an_error():
     assert len(list(part)) == 1
 
 
+HANDLER, NO_HANDLER = f"{__name__}.slice_of.<locals>.<lambda>", "a JobType without a processor"
+
+
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("one", "other", "places"),
     [
-        (slice_of("a", "b"), slice_of("b", "c")),
-        (slice_of("b"), JobType("b")),
-        (JobType("b"), slice_of("b")),
-        (JobType("b"), JobType("b")),
+        (slice_of("a", "b"), slice_of("b", "c"), [HANDLER, HANDLER]),
+        (slice_of("b"), JobType("b"), [NO_HANDLER, HANDLER]),
+        (JobType("b"), slice_of("b"), [NO_HANDLER, HANDLER]),
+        (JobType("b"), JobType("b"), [NO_HANDLER, NO_HANDLER]),
     ],
 )
-def test_two_types_with_one_name_are_an_error(one, other):
+def test_two_types_with_one_name_are_an_error_that_names_their_handlers(one, other, places):
     registry = Registry()
     registry.add(one)
-    with pytest.raises(DuplicateJobType, match="'b' is declared twice"):
+    with pytest.raises(DuplicateJobType, match=re.escape(f"'b' is declared twice: by {' and by '.join(places)}. Give")):
         registry.add(other)
 
 

@@ -170,8 +170,14 @@ def test_names_are_unique_among_job_types_and_records(processors, registry):
     with pytest.raises(RegistryError, match="is not a name"):
         processors.records(Upload, "")
     processors.records(Upload, "shop.a")(nothing)
-    with pytest.raises(DuplicateJobType):
-        processors.records(Export, "shop.a")
+    with pytest.raises(
+        DuplicateJobType, match=r": by tests\.records\.test_declaring\.nothing and by .*Handles\.handle\."
+    ):
+
+        @processors.records(Export, "shop.a")
+        class Handles(RecordProcessor[Export]):
+            def handle(self, record, run): ...
+
     with pytest.raises(DuplicateJobType):
         processors.register("shop.a")(lambda job: None)
     other = Processors()
