@@ -75,13 +75,15 @@ class TypesCommand(Subcommand):
         names = sorted(name for name in registry.job_types() if _matches(name, patterns))
         records = [record_json(kind) for kind in registry.record_types() if _matches(kind.name, patterns)]
         records.sort(key=lambda kind: kind["name"])
-        if not names and not records:
+        if call["pattern"] and not names and not records:
             known = [*registry.job_types(), *(kind.name for kind in registry.record_types())]
             nearest = did_you_mean(patterns[0], known)
             raise CommandError(f"No job type matches {' or '.join(patterns)}.{nearest} Run 'types' to list all.")
         found = [_type(registry.job_type(name), registry) for name in names]
         if call.screen.is_json:
             call.screen.json({"types": found, "records": records})
+        elif not found and not records:
+            call.screen.line("No job types and no record workers. Is their app in INSTALLED_APPS, with a jobs module?")
         elif not call["pattern"]:
             call.screen.table(LIST_COLUMNS, sorted([*found, *records], key=itemgetter("name")))
         else:

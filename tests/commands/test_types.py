@@ -89,6 +89,14 @@ def test_without_names_each_type_is_one_line(run):
     assert lines[-1].endswith("none: completed from outside")
 
 
+def test_a_project_without_types_has_an_empty_list(run, registry):
+    registry.slices, registry.declared = [], {}
+    assert run("types").lines == [
+        "No job types and no record workers. Is their app in INSTALLED_APPS, with a jobs module?"
+    ]
+    assert run("types", "--format", "json").json == {"types": [], "records": []}
+
+
 def test_a_type_without_a_processor_has_a_note(run):
     [kind] = run("types", "shop.ship", "--format", "json").json["types"]
     assert (kind["name"], kind["handler"], kind["settings"]) == ("shop.ship", None, {})
