@@ -2,7 +2,7 @@
 
 import math
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from fnmatch import fnmatchcase
 from operator import itemgetter
@@ -90,6 +90,17 @@ class TypesCommand(Subcommand):
             for index, kind in enumerate([*found, *records]):
                 call.screen.line() if index else None
                 (_show_records if "model" in kind else _show_type)(kind, call.screen)
+
+
+def type_warnings(patterns: Iterable[str], *databases: str | None) -> Iterator[str]:
+    """Yield a warning for each pattern that matches nothing, because it may be misspelled. It can be used anyway."""
+    registry = get_registry()
+    known = {*registry.job_types(), *(kind.name for kind in registry.record_types())}
+    known.update(name for using in databases for name in get_store(using).task_names.read())
+    for pattern in dict.fromkeys(patterns):
+        if not any(_matches(name, [pattern]) for name in known):
+            nearest = did_you_mean(pattern, known)
+            yield f"No job type, record worker or enqueued task matches {pattern!r}.{nearest}"
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

@@ -51,6 +51,16 @@ def test_the_list_of_types_has_tasks(transactional_db, registry, new_process):
     assert "  tests.tasks_backend.tasks.add\n" in output.getvalue()  # as its handler
 
 
+def test_a_worker_warns_of_a_pattern_that_no_enqueued_task_matches(transactional_db, registry, new_process):
+    tasks.add.enqueue(1)
+    new_process()
+    errors = StringIO()
+    for pattern in ("tests.tasks_backend.tasks.*", "tests.task_backend.tasks.add"):
+        call_command("run_jobworker", "--burst", "--type", pattern, stdout=StringIO(), stderr=errors, no_color=True)
+    [line] = errors.getvalue().splitlines()
+    assert line.startswith("No job type, record worker or enqueued task matches 'tests.task_backend.tasks.add'. Did")
+
+
 def test_limits_of_tasks_are_listed_and_changed(db, registry, new_process, settings):
     settings.TASKS = {"default": {**BACKENDS["default"], "OPTIONS": {"concurrency": Concurrency(2)}}}
     tasks.add.enqueue(1)

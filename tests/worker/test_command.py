@@ -152,6 +152,13 @@ def test_a_queue_that_nothing_uses_is_served_with_a_warning(greet, run, options)
     assert errors.getvalue() == ("" if "default" in options else warning)
 
 
+def test_a_pattern_that_no_type_matches_is_used_with_a_warning(greet, run):
+    errors = StringIO()
+    run("--type", "worker.*", "--type", "wroker.greet", stderr=errors)
+    warning = "No job type, record worker or enqueued task matches 'wroker.greet'. Did you mean 'worker.greet'?\n"
+    assert errors.getvalue() == warning
+
+
 def test_worker_that_gives_up_exits_with_code_1(greet, run, store, monkeypatch):
     monkeypatch.setattr("django_jobchains.worker.threads.LAST_WAIT_SECONDS", 0.01)
     failing(store, monkeypatch, *[ValueError("a bug")] * 20)

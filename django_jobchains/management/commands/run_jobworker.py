@@ -16,6 +16,7 @@ from django.db import Error, connections
 from django_jobchains.children.limits import resident_bytes
 from django_jobchains.cli.converters import duration, positive, queue, type_name
 from django_jobchains.cli.queues import queue_warnings
+from django_jobchains.cli.types import type_warnings
 from django_jobchains.db.connections import repair_connections
 from django_jobchains.db.libpq import add_network_options
 from django_jobchains.isolation import parse_size
@@ -64,7 +65,7 @@ class Command(BaseCommand):
         worker = _worker(options, database, **limits, max_active_seconds=options["max_active"])
         _check_size(options["max_rss"])
         with _process_metrics(options) as metrics, self._health_server(options, worker.health, metrics):
-            self._warn_of_queues(worker, database)
+            self._warn_of_names(worker, database)
             self._work(worker, options)
 
     def _run_for_supervisor(self, options: dict[str, Any], link: ParentLink) -> None:
@@ -117,7 +118,7 @@ class Command(BaseCommand):
         ):
             for each in workers:
                 _check_database(each)
-            self._warn_of_queues(worker, *_databases(options))
+            self._warn_of_names(worker, *_databases(options))
             connections.close_all()
             self._handle_signals(supervisor.stop_request)
             reporting = supervisor
@@ -158,14 +159,17 @@ class Command(BaseCommand):
         _check_size(options["max_rss"])
         return [_worker(options, database) for database in _databases(options)]
 
-    def _warn_of_queues(self, worker: Worker, *databases: str | None) -> None:
-        """Warn of queues that may be misspelled, unless a database is unavailable."""
-        if names := [*(worker.options.queues or ()), *worker.options.queue_slots]:
-            try:
-                for warning in queue_warnings(names, *databases):
-                    self.stderr.write(self.style.WARNING(warning))
-            except Error:
-                repair_connections()
+    def _warn_of_names(self, worker: Worker, *databases: str | None) -> None:
+        """Warn of queues and types that may be misspelled, unless a database is unavailable."""
+        queues, types = [*(worker.options.queues or ()), *worker.options.queue_slots], worker.options.types
+        try:
+            warnings = [*queue_warnings(queues, *databases)] if queues else []
+            warnings += type_warnings(types, *databases) if types else []
+        except Error:
+            repair_connections()
+            return
+        for warning in warnings:
+            self.stderr.write(self.style.WARNING(warning))
 
     @contextmanager
     def _health_server(
