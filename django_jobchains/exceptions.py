@@ -186,8 +186,9 @@ class TransactionRequired(JobchainsError):
         self.other = other
         if other is None:
             super().__init__(f"No transaction is open on database {using!r}, and JOBCHAINS['REQUIRE_TRANSACTION'] is "
-                             "True. Nothing was created. Enqueue inside 'with transaction.atomic():', or in a handler "
-                             "inside 'with job.complete():'.")  # fmt: skip
+                             "True. Nothing was created. Enqueue inside 'with transaction.atomic():', in async code in "
+                             "a function that is called with sync_to_async. In a handler, use 'with job.complete():' "
+                             "or 'await job.acomplete(function)'.")  # fmt: skip
         else:
             super().__init__(f"A chain is enqueued on database {using!r}, but the open transaction is on {other!r}: if "
                              f"that is rolled back, the chain remains. Open a transaction on {using!r} too, enqueue "
@@ -294,9 +295,9 @@ class ChainReferenced(JobchainsError):
 
     def __init__(self, references: Iterable[tuple[UUID, UUID]]) -> None:
         self.references = tuple(references)
-        text = ", ".join(f"{chain} by job {job}" for chain, job in self.references)
-        super().__init__(f"Chains are needed as blockers: {text}. Delete those chains too, or cancel and delete them "
-                         "first. Nothing was deleted.")  # fmt: skip
+        text = ", ".join(f"{job} needs {chain}" for chain, job in self.references)
+        super().__init__(f"Uncompleted jobs of other chains need their blockers: {text}. Delete the chains of these "
+                         "jobs too. Nothing was deleted.")  # fmt: skip
 
 
 class ChainTimeout(JobchainsError, TimeoutError):

@@ -595,6 +595,18 @@ def checked_name(name: object) -> str:
     return checked
 
 
+#: Our names for arguments of other job systems.
+_NAMES_ELSEWHERE = {
+    "countdown": "delay",
+    "eta": "run_at",
+    **dict.fromkeys(("max_retries", "retries"), "max_attempts"),
+    **dict.fromkeys(("default_retry_delay", "retry_backoff"), "backoff"),
+    **dict.fromkeys(("time_limit", "soft_time_limit"), "timeout"),
+    "autoretry_for": "retry_if",
+    "rate_limit": "rate",
+}
+
+
 def check_options(function: str, options: Mapping[str, object], kind: type, *others: str) -> None:
     """Raise ``TypeError`` for keyword arguments that are not among the options of this TypedDict.
 
@@ -602,7 +614,8 @@ def check_options(function: str, options: Mapping[str, object], kind: type, *oth
     """
     known = [*kind.__annotations__, *others]
     if unknown := sorted(options.keys() - known):
-        noun, nearest = "arguments" if len(unknown) > 1 else "argument", did_you_mean(unknown[0], known)
+        noun = "arguments" if len(unknown) > 1 else "argument"
+        nearest = did_you_mean(_NAMES_ELSEWHERE.get(unknown[0], unknown[0]), known)
         raise TypeError(
             f"{function}() does not take the {noun} {', '.join(unknown)}.{nearest} It takes {', '.join(known)}."
         )

@@ -262,4 +262,9 @@ def _job_modules(config: AppConfig) -> Iterator[ModuleType]:
         raise ImproperlyConfigured(f"{where} is a list of names, not {names!r}. Write it as [{names!r}].")
     for name in names:
         is_relative = "." not in name and module_has_submodule(config.module, name)
-        yield import_module(f"{config.name}.{name}" if is_relative else name)
+        try:
+            module = import_module(f"{config.name}.{name}" if is_relative else name)
+        except ImportError as error:
+            error.add_note(f"The module {name!r} is in the jobchains_modules of the app {config.name}.")
+            raise
+        yield module

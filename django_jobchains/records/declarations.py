@@ -14,6 +14,7 @@ from django.db.models import (
     DecimalField,
     Field,
     ForeignKey,
+    Manager,
     Model,
     Q,
     QuerySet,
@@ -312,8 +313,12 @@ _VALUES: Mapping[str, tuple[str, Value[Any]]] = {
 def _queryset(model: type[Model], given: object) -> QuerySet[Any]:
     if given is None:
         return model._default_manager.all()
-    if not isinstance(given, QuerySet) or given.model is not model:
+    if isinstance(given, Manager):
+        raise TypeError(f"queryset= is a manager, not a QuerySet: pass {model.__qualname__}.{given.name}.all().")
+    if not isinstance(given, QuerySet):
         raise TypeError(f"queryset={given!r:.100} is not a QuerySet of {model.__qualname__}.")
+    if given.model is not model:  # Its repr would run a query.
+        raise TypeError(f"queryset= is a QuerySet of {given.model.__qualname__}, not of {model.__qualname__}.")
     query: Any = given.query
     if query.is_sliced or query.combinator or query.distinct or query.group_by is not None or given._fields:  # type: ignore[attr-defined]
         raise ValueError(

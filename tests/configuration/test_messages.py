@@ -64,9 +64,10 @@ OF_INPUT = "but takes a RunningJob: annotate it with RunningJob"
 IN_ASYNC_CODE = "In async code, enqueue with 'await job_type.aenqueue(…)' or 'await chains.aenqueue_many(…)'."
 
 MESSAGES = [
-    (lambda: charge.enqueue(1, countdown=5), f"enqueue() does not take the argument countdown. It takes {OPTIONS}."),
-    (lambda: chains.enqueue(charge, 1, eta=5, to=1), "enqueue() does not take the arguments eta, to. It takes "),
-    (lambda: charge.item(1, countdown=5), "item() does not take the argument countdown. It takes run_at, delay, "),
+    (lambda: charge.enqueue(1, shadow=5), f"enqueue() does not take the argument shadow. It takes {OPTIONS}."),
+    (lambda: chains.enqueue(charge, 1, eta=5, to=1), "does not take the arguments eta, to. Did you mean 'run_at'?"),
+    (lambda: charge.item(1, countdown=5), "item() does not take the argument countdown. Did you mean 'delay'?"),
+    (lambda: Processors().register("x", max_retries=3), "the argument max_retries. Did you mean 'max_attempts'?"),
     (lambda: charge.item(1, priorty=5), "item() does not take the argument priorty. Did you mean 'priority'?"),
     (lambda: Processors().register("x", bakoff=3), "register() does not take the argument bakoff. Did you mean"),
     (lambda: charge.enqueue(), "Input of 'messages.charge': not an int: pass int, not None."),

@@ -34,7 +34,10 @@ class TestRequired:
 
     @each_enqueue
     def test_enqueueing_outside_of_a_transaction_raises_an_error(self, enqueue):
-        with pytest.raises(TransactionRequired, match=r"No transaction is open on database 'default'.*atomic\(\):'"):
+        with pytest.raises(
+            TransactionRequired,
+            match=r"open on database 'default'.*atomic\(\):', in async code in a .* with sync_to_async",
+        ):
             enqueue()
         assert not Job.objects.exists()
 

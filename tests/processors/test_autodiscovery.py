@@ -64,6 +64,16 @@ def test_a_listed_module_that_is_missing_is_an_error(monkeypatch):
             Registry().autodiscover()
 
 
+def test_the_error_of_a_listed_module_names_the_app(monkeypatch):
+    with installed("quiet"):
+        config = apps.get_app_config("quiet")
+        monkeypatch.setattr(config, "jobchains_modules", ["mial"], raising=False)
+        with pytest.raises(ModuleNotFoundError, match="'mial'") as caught:
+            Registry().autodiscover()
+    [note] = caught.value.__notes__
+    assert note == f"The module 'mial' is in the jobchains_modules of the app {HERE}.quiet."
+
+
 def test_a_single_name_instead_of_a_list_is_an_error(monkeypatch):
     with installed("quiet"):
         monkeypatch.setattr(apps.get_app_config("quiet"), "jobchains_modules", "quiet.jobs", raising=False)
