@@ -3,6 +3,7 @@
 from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 from typing import Any
+from uuid import UUID
 
 from django.core.management.base import CommandError
 
@@ -75,7 +76,7 @@ def _show(call: Invocation, names: Sequence[str]) -> None:
         # The next ticks include it.
         if facts[name] not in (None, []) and name != "next_tick_at":
             value = ", ".join(tick.isoformat() for tick in ticks) if name == "next_ticks" else facts[name]
-            text = value if isinstance(value, str) else shortened(value)
+            text = str(value) if isinstance(value, str | UUID) else shortened(value)
             call.screen.line(f"{name.replace('_', ' '):<15}{text}", begin="  ")
 
 

@@ -178,7 +178,7 @@ def records_section(found: Overview, records: Sequence[RecordFacts]) -> Section:
     columns = (
         Column("RECORDS", lambda kind: kind.name, min_width=12),
         Column("MODEL", lambda kind: kind.model, min_width=8),
-        Column("QUEUED", lambda kind: found.shown(kind, "queued"), is_number=True),
+        Column("WAITING", lambda kind: found.shown(kind, "queued"), is_number=True),
         Column("OLDEST", lambda kind: age(kind.oldest_seconds) if kind.oldest_seconds else "", is_number=True),
         Column("PROCESSING", lambda kind: found.shown(kind, "processing"), is_number=True),
         Column("ERRORED", lambda kind: found.shown(kind, "errored"), is_number=True),

@@ -3,7 +3,7 @@
 import pytest
 
 from django_jobchains import schedules
-from django_jobchains.models import Job
+from django_jobchains.models import Job, Schedule
 from tests.support.chains import mail
 
 pytestmark = pytest.mark.django_db
@@ -41,6 +41,13 @@ class TestOperations:
         assert not [line for line in lines if line.split()[:2] == ["next", "tick"]]
         shown = run("schedules", "show", "nightly", "--format", "json").json
         assert (len(shown["next_ticks"]), shown["next_ticks"][0]) == (5, shown["next_tick_at"])
+
+    def test_show_has_the_id_of_the_last_chain(self, run):
+        chain_id = mail.enqueue().id
+        Schedule.objects.filter(name="often").update(last_chain_id=chain_id)
+        assert ["last", "chain", "id", str(chain_id)] in [
+            line.split() for line in run("schedules", "show", "often").lines
+        ]
 
     def test_pause_and_resume(self, run):
         assert run("schedules", "pause", "often", "nightly").lines == ["often, nightly paused."]

@@ -69,6 +69,7 @@ ROWS = {
     "bank 2 3 min 0 open 1 0 0",
     "default 0 1 open 0 0 0",
     "quiet 0 0 open 0 1 0",
+    "RECORDS MODEL WAITING OLDEST PROCESSING ERRORED FAILED QUEUE",
     "records.upload records.Upload 1 3 min 1 0 2 files",
     "shop.ship 2 2 0 s ago Error: second 2",
 }
