@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from django.db import connection
 from prometheus_client.parser import text_string_to_metric_families
 
 from django_jobchains import chains
+from django_jobchains.management.commands.run_jobworker import has_prometheus
 from django_jobchains.telemetry import names, report
 from django_jobchains.telemetry.otel.prometheus import MergedMetrics, ProcessMetrics, family_name
 from django_jobchains.worker.health import Health
@@ -81,6 +83,15 @@ def test_without_metrics_the_health_port_still_answers(metrics_of, status):
         assert scrape(server.port)[0] == status
     finally:
         server.close()
+
+
+def test_the_exporter_without_the_rest_of_the_extra_is_not_used(monkeypatch):
+    """A project may have installed it for its own metrics."""
+    assert has_prometheus()
+    for name in ("django_jobchains.telemetry.otel", "django_jobchains.telemetry.otel.prometheus"):
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "opentelemetry.instrumentation", None)
+    assert not has_prometheus()
 
 
 @pytest.mark.slow

@@ -265,10 +265,10 @@ def _merged_metrics(options: dict[str, Any]) -> "MergedMetrics | None":
 def has_prometheus() -> bool:
     """Return whether the extra ``prometheus`` is installed."""
     try:
-        import opentelemetry.exporter.prometheus
+        import django_jobchains.telemetry.otel.prometheus  # noqa: F401
     except ImportError:
         return False
-    return opentelemetry.exporter.prometheus is not None
+    return True
 
 
 def _check_database(worker: Worker) -> None:
