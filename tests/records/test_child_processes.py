@@ -94,6 +94,7 @@ def test_an_async_handler_runs_on_an_event_loop_of_the_child(worker):
     assert int(entry["out"]) not in (worker.pid, os.getpid())
 
 
+@pytest.mark.parametrize("types", ["unlimited.*"])
 def test_a_cancellation_ends_the_child_and_a_stop_hands_its_record_back(worker):
     cancelled = Export.objects.create(name="hang")
     until(lambda: "hanging" in steps(cancelled), 60)
@@ -108,6 +109,7 @@ def test_a_cancellation_ends_the_child_and_a_stop_hands_its_record_back(worker):
     assert (stopped.state, stopped.num_failures, stopped.num_resets) == ("queued", 0, 0)
 
 
+@pytest.mark.parametrize("types", ["unlimited.*"])
 def test_the_end_that_a_child_has_committed_is_not_a_loss(worker):
     """The worker looks at the records between the commit and the reply of the child."""
     requeued, hanging = Export.objects.create(name="commit requeue"), Export.objects.create(name="hang")
@@ -121,6 +123,7 @@ def test_the_end_that_a_child_has_committed_is_not_a_loss(worker):
     assert f"{requeued.pk} is lost" not in worker.output
 
 
+@pytest.mark.parametrize("types", ["unlimited.*"])
 def test_a_record_that_is_completed_by_hand_is_a_loss_for_its_child(worker):
     export = Export.objects.create(name="hang")
     until(lambda: "hanging" in steps(export), 60)

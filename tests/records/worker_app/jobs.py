@@ -117,14 +117,13 @@ processors = Processors(
 OPTIONS = {
     "max_attempts": 2,
     "retry_after": 0.1,
-    "max_runtime": 6,
     "poll_every": 0.1,
     "stalled_after": 30,
     "cancel_every": 0.1,
 }
 
 
-@processors.records(Export, **OPTIONS)
+@processors.records(Export, max_runtime=6, **OPTIONS)
 class Convert(RecordProcessor[Export]):
     def pre_handle(self, record):
         note(record, "pre")
@@ -137,8 +136,10 @@ class Convert(RecordProcessor[Export]):
         note(record, "post")
 
 
+processors.records(Export, "unlimited.export", **OPTIONS)(Convert)
+
 transients = Processors(isolation=Isolation("transient", grace_seconds=0.4, strict=True), middleware=[Noting()])
-transients.records(Export, "transient.export", **OPTIONS)(Convert)
+transients.records(Export, "transient.export", max_runtime=6, **OPTIONS)(Convert)
 
 letters = Processors(isolation=Isolation("process", grace_seconds=0.4))
 
