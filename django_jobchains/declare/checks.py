@@ -71,16 +71,17 @@ def _database_problems(alias: str, settings: Settings) -> Iterator[CheckMessage]
         yield Error(problem, hint=f"Use one of these aliases: {known}.", id="jobchains.E002")
         return
     try:
-        get_notifier(alias)
-    except ImproperlyConfigured as error:
-        yield Error(str(error), hint=f"Correct settings.{settings.name_of(alias, 'NOTIFIER')}.", id="jobchains.E005")
-        return
-    try:
         get_store(alias)
     except ImproperlyConfigured as error:
         name = settings.name_of(alias, "STORE")
         hint = f"Set {name} to a subclass of django_jobchains.store.Store for this database."
-        yield Error(str(error), hint=hint, id="jobchains.E008")
+        is_set = settings.of(alias, "STORE") is not None
+        yield Error(str(error), hint=hint if is_set else None, id="jobchains.E008")
+        return
+    try:
+        get_notifier(alias)
+    except ImproperlyConfigured as error:
+        yield Error(str(error), hint=f"Correct settings.{settings.name_of(alias, 'NOTIFIER')}.", id="jobchains.E005")
 
 
 @register("jobchains")

@@ -1,12 +1,15 @@
 """``JOBCHAINS["STORE"]`` selects the class of the store."""
 
+import sys
+
 import pytest
 from django.core.checks import run_checks
 from django.core.exceptions import ImproperlyConfigured
-from django.db import connection
+from django.db import connection, connections
 from django.utils.module_loading import import_string
 
-from django_jobchains import chains
+from django_jobchains import chains, notifications, store
+from django_jobchains.declare.checks import check_settings
 from django_jobchains.models import Job
 from django_jobchains.processors import JobType
 from django_jobchains.store import Store, get_store
@@ -76,3 +79,18 @@ def test_e008_an_unusable_store(settings, path, words):
     assert message.id == "jobchains.E008"
     assert words in message.msg
     assert "JOBCHAINS['STORE']" in str(message.hint)
+
+
+def test_e008_postgresql_without_psycopg_3(monkeypatch):
+    """Such as with psycopg2. The notifier does not work either, but has no message of its own."""
+    monkeypatch.setattr(connections["default"], "vendor", "postgresql")
+    monkeypatch.setattr(store, "_stores", {})
+    monkeypatch.setattr(store, "_store", store._store.__wrapped__)
+    monkeypatch.setattr(notifications, "_notifiers", {})
+    for name in list(sys.modules):
+        if name.startswith(("django_jobchains.store.postgresql", "django_jobchains.notifications.postgres")):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    (message,) = check_settings()
+    text = "PostgreSQL needs psycopg 3: install django_jobchains[postgres]."
+    assert (message.id, message.msg, message.hint) == ("jobchains.E008", text, None)
