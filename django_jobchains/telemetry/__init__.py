@@ -25,7 +25,10 @@ Sink = Callable[[Event], None]
 
 
 def log(event: Event) -> None:
-    """Log an event with a constant message template, and with its fields as ``record.jobchains``."""
+    """Log an event with a constant message template, and with its fields as ``record.jobchains``.
+
+    The record of an event about a job or record also has the fields of ``LogContext``.
+    """
     level = event.level
     if not logger.isEnabledFor(level):
         return
@@ -39,6 +42,14 @@ def log(event: Event) -> None:
     extra = {"event": type(event).__name__, "jobchains": facts}
     path, line, function, _ = logger.findCaller(stacklevel=2)
     record = logger.makeRecord(logger.name, level, path, line, template, (shown,), None, function, extra=extra)
+    if job_id := shown.get("job_id") or shown.get("record"):
+        # Not as an ``extra``, which must not have a name that the project's factory of log records also sets.
+        vars(record).update(
+            job_id=job_id,
+            chain_id=shown.get("chain_id", ""),
+            job_type=shown.get("type_name", ""),
+            attempt=facts.get("attempt", ""),
+        )
     if isinstance(event, AttemptEnded) and event.exception is not None:
         add_traceback(record, event.exception)
     logger.handle(record)

@@ -13,6 +13,7 @@ from opentelemetry.instrumentation.logging import LoggingInstrumentor
 from django_jobchains.middleware import LogContext
 from django_jobchains.processors import Processors
 from tests.support.attempts import committed
+from tests.support.scenario import kinds
 from tests.support.tracing import trace_of
 
 pytestmark = committed
@@ -52,3 +53,17 @@ def test_a_recipe_writes_the_job_and_its_trace(name, recorded, registry, make_wo
     [line] = [line for line in lines if "packed a parcel" in (line.get("message"), line.get("event"))]
     assert (line["job_id"], line["job_type"]) == (str(chain.id), "ship")
     assert line["otelTraceID"] == format(trace_of(recorded.one("process ship")), "032x")
+
+
+@kinds("plain", "batch", "record")
+def test_the_log_record_of_a_failed_attempt_has_the_fields_of_log_context(scenario, caplog):
+    def fails(jobs):
+        raise RuntimeError("no paper")
+        yield
+
+    scenario = scenario.with_middleware(LogContext())
+    first, *_ = scenario.enqueue(fails)
+    scenario.run()
+    [record] = [record for record in caplog.records if record.job_id == str(first.id)]
+    fields = ("", "records.export") if scenario.kind == "record" else (str(first.id), "scenario")
+    assert (record.event, record.chain_id, record.job_type, record.attempt) == ("AttemptEnded", *fields, 1)
