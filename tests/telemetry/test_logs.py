@@ -11,7 +11,7 @@ import pytest
 from opentelemetry.instrumentation.logging import LoggingInstrumentor
 
 from django_jobchains.middleware import LogContext
-from django_jobchains.processors import Processors
+from django_jobchains.processors import FailJob, Processors
 from tests.support.attempts import committed
 from tests.support.scenario import kinds
 from tests.support.tracing import trace_of
@@ -35,14 +35,19 @@ def formatter_of(name):
 
 
 @pytest.mark.parametrize("name", ["JsonFormatter", "JSONFormatter", "ProcessorFormatter"])
-def test_a_recipe_writes_the_job_and_its_trace(name, recorded, registry, make_worker):
+def test_a_recipe_writes_the_job_its_error_and_its_trace(name, recorded, registry, make_worker):
     part = Processors(middleware=[LogContext()])
     registry.add(part)
-    ship = part.register("ship")(lambda job: logging.getLogger("shop").error("packed %s", "a parcel"))
+
+    @part.register("ship")
+    def ship(job):
+        logging.getLogger("shop").error("packed %s", "a parcel")
+        raise FailJob("no label")
+
     handler = logging.StreamHandler(stream := io.StringIO())
     LoggingInstrumentor().instrument(tracer_provider=recorded.tracers, set_logging_format=True)
     handler.setFormatter(formatter_of(name))
-    logging.getLogger().addHandler(handler)
+    logging.getLogger().handlers.insert(0, handler)  # Others add a ``message`` to the records that they format.
     try:
         chain = ship.enqueue()
         make_worker().run_until_idle()
@@ -50,9 +55,11 @@ def test_a_recipe_writes_the_job_and_its_trace(name, recorded, registry, make_wo
         logging.getLogger().removeHandler(handler)
         LoggingInstrumentor().uninstrument()
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
-    [line] = [line for line in lines if "packed a parcel" in (line.get("message"), line.get("event"))]
-    assert (line["job_id"], line["job_type"]) == (str(chain.id), "ship")
-    assert line["otelTraceID"] == format(trace_of(recorded.one("process ship")), "032x")
+    packed, ended = (line for line in lines if line.get("job_id") == str(chain.id))
+    assert (packed["message"], packed["job_type"]) == ("packed a parcel", "ship")
+    assert packed["otelTraceID"] == format(trace_of(recorded.one("process ship")), "032x")
+    assert (ended["message"][:15], ended["jobchains"]["ending"]) == ("attempt ended: ", "failed")
+    assert any('raise FailJob("no label")' in value for value in ended.values() if isinstance(value, str))
 
 
 @kinds("plain", "batch", "record")
