@@ -197,7 +197,8 @@ def crashed_try(
     """Return the outcome of an attempt whose process died: the job is tried again, up to ``MAX_CRASHES`` times."""
     is_last = job.crashes + 1 >= get_settings().MAX_CRASHES
     delay_seconds = None if is_last else backoff_seconds(policy.backoff, job.type_name, job.crashes + 1, None)
-    return _failed(job, error, clean(stderr), delay_seconds, "crash", processor, policy)
+    # The calls of the worker that noticed the death would be logged as the error's traceback.
+    return _failed(job, error.with_traceback(None), clean(stderr), delay_seconds, "crash", processor, policy)
 
 
 def _failed(

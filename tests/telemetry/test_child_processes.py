@@ -6,6 +6,7 @@ import pytest
 
 from django_jobchains import chains
 from django_jobchains.children.child_process import close_preload
+from django_jobchains.exceptions import ChildCrashed
 from django_jobchains.isolation import Isolation
 from django_jobchains.models import Job
 from django_jobchains.telemetry import probes
@@ -149,11 +150,26 @@ def test_deaths_of_child_processes_are_events(events, recorded, processors, star
     hangs = processors.register("isolation.hangs_for_ever", isolation=isolation, timeout=1, max_attempts=1)
     crashed, killed = dies.enqueue("SIGKILL"), hangs(lambda job: None).enqueue()
     start_worker()
-    until(lambda: killed.refresh().status == "failed" and recorded.all("process isolation.dies"))
+    until(lambda: {event.job_id for event in events.of(AttemptEnded)} == {crashed.id, killed.id})
+    until(lambda: recorded.all("process isolation.dies"))
     assert {(event.job_id, event.exitcode) for event in events.of(ChildDied)} == {(crashed.id, -signal.SIGKILL)}
     assert [(event.job_id, event.reason) for event in events.of(ChildKilled)] == [(killed.id, "timed_out")]
+    [crash, *_] = [event.exception for event in events.of(AttemptEnded) if event.job_id == crashed.id]
+    assert crash.__traceback__ is None  # Its calls would be those of the worker.
     # A crash does not count as an attempt, so the job is retried, and each attempt has a span.
     assert outcomes_of(recorded.all("process isolation.dies")[0]) == ["retried"]
+
+
+def test_the_error_of_a_record_whose_child_process_died_has_no_calls_of_the_worker(
+    events, processors, start_worker, monkeypatch
+):
+    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "tests.records.worker_settings")
+    processors.records(Export, isolation=Isolation("process"), max_attempts=1)(lambda record, run: None)
+    Export.objects.create(name="die")
+    start_worker()
+    until(lambda: events.of(AttemptEnded))
+    [ended] = events.of(AttemptEnded)
+    assert (type(ended.exception), ended.exception.__traceback__) == (ChildCrashed, None)
 
 
 def test_metrics_show_the_pools_of_child_processes_and_their_slots(

@@ -318,7 +318,7 @@ class IsolatedRecordAttempt(RecordAttempt):
         text = describe(error)
         message = clean("\n".join(filter(None, [text, error.stderr])))
         end = RecordEnd(*self.key, "errored", None, message, self.kind.max_attempts)
-        return self._ended(end, error=text, exception=error)
+        return self._ended(end, error=text, exception=error.with_traceback(None))
 
     def _was_committed(self) -> bool:
         """Return whether ``run.complete()`` was committed before the child process died."""
