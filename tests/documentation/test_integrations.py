@@ -141,6 +141,7 @@ def test_a_health_check(store: Any, import_lines: Any) -> None:
     health, errors = import_module("health_check.base"), import_module("health_check.exceptions")
     found = example("django-health-check", HealthCheck=health.HealthCheck, ServiceUnavailable=errors.ServiceUnavailable)
     check = found["JobsAreRun"]()
+    worker(store, "maintenance", slots=0)
     with pytest.raises(errors.ServiceUnavailable, match="No worker"):
         check.run()
     worker(store)
