@@ -161,7 +161,7 @@ class Overview:
 
     def is_served(self, queue: QueueFacts) -> bool:
         """Return whether a live worker processes jobs of a queue."""
-        return any(worker.queues is None or queue.name in worker.queues for worker in self.alive)
+        return any(worker.slots and (worker.queues is None or queue.name in worker.queues) for worker in self.alive)
 
     def is_lower_bound(self, facts: JobCounts | RecordFacts, name: str) -> bool:
         """Return whether there may be more jobs or records than the number in this field, because counting stopped."""

@@ -69,6 +69,14 @@ def test_a_worker_without_heartbeats_processes_nothing(store):
     assert stale == "Worker main:1:a on web-1 sent its last heartbeat 2 min ago."
 
 
+def test_a_worker_that_only_does_maintenance_processes_nothing(store):
+    beat(store, slots=0, type_names=())
+    create(store, 1)
+    assert texts()[0].startswith("No worker is running. 1 job has been due")
+    beat(store, "two:1:b", queues=("other",))
+    assert texts()[0].startswith("No worker processes queue default: 1 job has been due")
+
+
 def test_stuck_slots_and_pools_without_child_processes(store):
     beat(store, stuck=1)
     pools = (POOL, replace(POOL, key="a", is_weakened=True), replace(POOL, key="b", cannot_start=True))
