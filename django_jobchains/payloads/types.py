@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from functools import partial
-from types import NoneType, UnionType
+from types import GenericAlias, NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Never, Protocol, Union, cast, get_args, get_origin
 
 from django.apps import apps
@@ -244,6 +244,10 @@ def _parts(value: Any) -> Mapping[Any, Any]:
 
 class HasTypes(Generic[InputT_contra, OutputT_co]):
     """A job type that takes this input, and whose jobs return this output."""
+
+    if not TYPE_CHECKING:
+        #: Accepts the type of the input alone: only type checkers know the default of the output.
+        __class_getitem__ = classmethod(GenericAlias)
 
     name: str
     output_codec: Codec

@@ -71,3 +71,7 @@ def test_a_type_without_entry_cannot_be_enqueued(declare):
     for enqueue in (inner.enqueue, inner.item, lambda: chains.enqueue(inner)):
         with pytest.raises(NotAnEntryType, match=r"'shop\.inner' is declared with entry=False"):
             enqueue()
+
+
+def test_the_type_of_the_output_may_be_omitted():
+    assert JobType[int]("shop.approval").name == JobType[int, Decision]("shop.approval").name
