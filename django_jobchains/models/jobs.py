@@ -473,6 +473,12 @@ class Chain(ReadOnlyInstance, ChainPart[OutputT_co], models.Model):
     def __str__(self) -> str:
         return f"{self.type_name} {self.id}"
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what copies and pickles contain: no JobType, whose processor may have middleware with locks."""
+        state: dict[str, Any] = super().__getstate__()
+        state.pop("job_type", None)
+        return state
+
     @classmethod
     def partly_known(cls, using: str) -> Self:
         """Create a chain with all fields deferred, for the caller to set. Faster than ``from_db``."""

@@ -1,6 +1,9 @@
 """The types of outputs: the type of the last job, and the type that a caller expects the chain to have."""
 
+import copy
+import pickle
 from dataclasses import dataclass
+from threading import Lock
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -87,6 +90,15 @@ def test_result_decodes_with_the_type_that_enqueued_the_chain(charge, work):
     until_waiting(1)
     work()
     assert waiter.output() == Receipt(7)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda chain: pickle.loads(pickle.dumps(chain))], ids=["", "pickle"])
+def test_copy_of_a_chain_decodes_with_the_registered_type(charge, work, copied):
+    """As in ``setUpTestData`` and in caches, which cannot copy what handlers and middleware may contain."""
+    charge.lock = Lock()
+    chain = charge.enqueue(7)
+    work()
+    assert copied(chain).output == copied(chains.get(chain.id, job_type=charge)).output == Receipt(7)
 
 
 def test_stored_output_that_no_longer_fits_raises_invalid_output(charge, work):
