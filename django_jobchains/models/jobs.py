@@ -166,7 +166,8 @@ class Job(ReadOnlyInstance, ChainPart, models.Model):
     #: The name and the key by which its starts are counted. NULL if they are not counted.
     rate_key = models.TextField(_("rate key"), null=True)  # noqa: DJ001
 
-    objects = JobQuerySet.as_manager()
+    # Annotated, because without its plugin for Django, mypy takes it for a plain manager. It has all methods of one.
+    objects: ClassVar[JobQuerySet] = JobQuerySet.as_manager()  # type: ignore[assignment]
 
     class Meta:
         base_manager_name = "objects"
@@ -460,7 +461,7 @@ class Chain(ReadOnlyInstance, ChainPart[OutputT_co], models.Model):
     #: The JobType with which the caller enqueued the chain. It may be missing in the registry.
     job_type: Any = None
 
-    objects = ChainQuerySet.as_manager()
+    objects: ClassVar[ChainQuerySet] = ChainQuerySet.as_manager()  # type: ignore[assignment]
 
     class Meta:
         base_manager_name = "objects"

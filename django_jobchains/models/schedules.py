@@ -1,6 +1,7 @@
 """Schedules: when chains of a type are enqueued again and again."""
 
 from datetime import datetime, timedelta
+from typing import ClassVar
 
 from django.db import models
 from django.db.models import Exists, OuterRef, Q
@@ -91,7 +92,7 @@ class Schedule(models.Model):
     last_error = PayloadTextField(_("last error"), null=True)
     last_error_at = models.DateTimeField(_("last error at"), null=True)
 
-    objects = ScheduleQuerySet.as_manager()
+    objects: ClassVar[ScheduleQuerySet] = ScheduleQuerySet.as_manager()  # type: ignore[assignment]
 
     class Meta:
         base_manager_name = "objects"
