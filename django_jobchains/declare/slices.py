@@ -153,7 +153,7 @@ class Processors(Generic[ContextT_contra]):
     """
 
     def __init__(
-        self, *, middleware: Iterable[Middleware[ContextT_contra]] = (), **options: Unpack[ProcessorOptions]
+        self, *, middleware: Iterable[Middleware[ContextT_contra]] | None = None, **options: Unpack[ProcessorOptions]
     ) -> None:
         check_options("Processors", options, ProcessorOptions)
         try:
@@ -161,7 +161,7 @@ class Processors(Generic[ContextT_contra]):
         except (TypeError, ValueError) as error:
             raise RegistryError(f"Processors(): {error}") from error
         #: Middleware, the outermost first.
-        self.middleware = checked_middleware(middleware)
+        self.middleware = checked_middleware(() if middleware is None else middleware)
         for number, part in enumerate(self.middleware, start=1):
             for hook in get_args(Hook):
                 check_context(getattr(part, hook), self.middleware[:number])

@@ -343,7 +343,7 @@ def test_failing_middleware_affects_neither_the_worker_nor_other_jobs(work, erro
         ([Middleware], r"holds the class Middleware: give an instance, Middleware\(\)"),
         ([print], "not middleware: subclass"),
         (Middleware(), "give a list"),
-        (None, "give a list"),
+        (5, "give a list"),
     ],
 )
 def test_middleware_must_be_a_list_of_instances(wrong, message):
