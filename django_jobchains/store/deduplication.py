@@ -42,7 +42,8 @@ class Deduplicate:
     window: DurationLike | None = None
     exclude_chain_ids: Collection[UUID] = ()
     tenant: str = ""
-    replace: Collection[Replaceable] = ()
+    # mypy refuses a tuple with a single string as a Collection of literals.
+    replace: tuple[Replaceable, ...] | Collection[Replaceable] = ()
 
     def __post_init__(self) -> None:
         self._check_key()
