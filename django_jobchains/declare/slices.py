@@ -189,7 +189,13 @@ class Processors(Generic[ContextT_contra]):
     def register(
         self, name: JobType[InputT, OutputT], **options: Unpack[RegisterOptions]
     ) -> Callable[
-        [Callable[[RunningJob[InputT, Any, ContextT_contra]], Any] | Callable[[Batch[InputT, ContextT_contra]], None]],
+        [
+            Callable[
+                [RunningJob[InputT, Any, ContextT_contra]],
+                Coroutine[Any, Any, OutputT | Continuation] | OutputT | Continuation,
+            ]
+            | Callable[[Batch[InputT, ContextT_contra]], None]
+        ],
         JobType[InputT, OutputT],
     ]: ...
 
