@@ -33,7 +33,7 @@ from django.forms import BaseForm
 from django_jobchains.conf import get_settings
 from django_jobchains.context import capture_context, merge_contexts
 from django_jobchains.db.connections import opened_connections
-from django_jobchains.db.ids import ChainRef, chain_ids_of, checked_id, new_id
+from django_jobchains.db.ids import ChainRefs, chain_ids_of, checked_id, new_id
 from django_jobchains.db.times import as_stored, resolve_expiry, resolve_schedule
 from django_jobchains.declare.labels import Label, check_label, checked_label
 from django_jobchains.declare.limits import TypeLimits
@@ -269,7 +269,7 @@ class JobType(HasTypes[InputT, OutputT_co]):
         *,
         run_at: datetime | None = None,
         delay: DurationLike | None = None,
-        blockers: Sequence[ChainRef] = (),
+        blockers: ChainRefs = (),
         priority: int | None = None,
         queue: str | None = None,
         id: UUID | str | None = None,

@@ -14,7 +14,7 @@ from uuid import UUID
 from asgiref.sync import iscoroutinefunction
 
 from django_jobchains.context import decode_context
-from django_jobchains.db.ids import ChainRef
+from django_jobchains.db.ids import ChainRefs
 from django_jobchains.exceptions import RegistryError
 from django_jobchains.handlers.abort_signal import AbortSignal
 from django_jobchains.handlers.job_log import AttemptLog, JobLogBuffer
@@ -60,7 +60,7 @@ class ContinuationOptions(TypedDict, total=False):
 
     run_at: datetime | None
     delay: DurationLike | None
-    blockers: Sequence[ChainRef]
+    blockers: ChainRefs
     priority: int | None
     queue: str | None
     id: UUID | str | None

@@ -5,9 +5,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Literal, get_args
-from uuid import UUID
 
-from django_jobchains.db.ids import chain_ids_of
+from django_jobchains.db.ids import ChainRefs, chain_ids_of
 from django_jobchains.store.database import Part, rows_json, statement
 from django_jobchains.store.errors import retried
 from django_jobchains.values import Choice, Duration, DurationLike, Or
@@ -40,7 +39,7 @@ class Deduplicate:
     key: str
     scope: Scope = "incomplete"
     window: DurationLike | None = None
-    exclude_chain_ids: Collection[UUID] = ()
+    exclude_chain_ids: ChainRefs = ()
     tenant: str = ""
     # mypy refuses a tuple with a single string as a Collection of literals.
     replace: tuple[Replaceable, ...] | Collection[Replaceable] = ()

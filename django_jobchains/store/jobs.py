@@ -9,6 +9,7 @@ from uuid import UUID
 
 from django.db import IntegrityError
 
+from django_jobchains.db.ids import chain_ids_of
 from django_jobchains.exceptions import DuplicateJobId
 from django_jobchains.payloads.codecs import encode_json, encode_payloads, get_codec
 from django_jobchains.store.blockers import Blockers
@@ -315,7 +316,7 @@ class Jobs(Part, ABC):
         rows = []
         for number, job in enumerate(jobs):
             if key := job.deduplicate:
-                excluded = json.dumps([self.db.id_text(id_) for id_ in key.exclude_chain_ids])
+                excluded = json.dumps([self.db.id_text(id_) for id_ in chain_ids_of(key.exclude_chain_ids)])
                 seconds = key.window_seconds
                 rows.append((number, *_name(job), key.scope, seconds, excluded))
         found = {
