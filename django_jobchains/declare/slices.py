@@ -117,11 +117,10 @@ class Registration(Protocol[ContextT_contra]):
 
     If an annotation contains Any, mypy uses the types of an overload only if it is the only one that matches, or if all
     that match return the same. So the last overload includes coroutines. Because of that, it does not match functions
-    with an annotated result that earlier overloads match. See docs/decisions/0036-overloads-of-register.md.
+    with an annotated result that earlier overloads match. If no overload matches, mypy's error shows the first one. See
+    docs/decisions/0036-overloads-of-register.md.
     """
 
-    @overload
-    def __call__(self, function: Callable[[Batch[InputT, ContextT_contra]], None], /) -> JobType[InputT, Any]: ...
     @overload
     def __call__(
         self, function: Callable[[RunningJob[InputT, Any, ContextT_contra]], Continuation], /
@@ -136,6 +135,8 @@ class Registration(Protocol[ContextT_contra]):
         function: Callable[[RunningJob[InputT, Any, ContextT_contra]], Coroutine[Any, Any, OutputT | Continuation]],
         /,
     ) -> JobType[InputT, OutputT]: ...
+    @overload
+    def __call__(self, function: Callable[[Batch[InputT, ContextT_contra]], None], /) -> JobType[InputT, Any]: ...
     @overload
     def __call__(
         self,
