@@ -1,56 +1,56 @@
-"""The exceptions of the package. Each message explains the problem, and what to do about it.
+"""The exceptions of the package. Each message explains the problem, and what to do about it::
 
-JobchainsError
-├── RegistryError                the declaration of a job type or processor is invalid
-│   ├── InvalidDeclaration       an argument of a job type or its processor is invalid
-│   ├── DuplicateJobType
-│   ├── JobTypeNotFound
-│   ├── ProcessorNotFound
-│   └── TaskNotImported          the module of a task cannot be imported, or has no such task
-├── InvalidPayload               an input or output does not fit the job type
-│   ├── InvalidInput
-│   ├── InvalidOutput
-│   └── InvalidContext           a value that is bound for a job is not JSON
-├── NotAnEntryType               the type is for continuations only
-├── ContinuationNotAllowed       the type is not in ``continues_with``
-├── InvalidBlockers              the same blocker twice, a type that is not accepted, or a cycle
-├── DuplicateJobId
-├── TransactionRequired          the settings do not allow enqueueing outside of a transaction
-├── InvalidSchedule              an argument of a schedule is invalid
-├── ScheduleNotFound
-├── ScheduleExists
-├── ScheduleDeclaredInCode       the schedule is declared in code, so only code can change or remove it
-├── LimitNotFound                the code declares no limit with this name
-├── ChainNotFound
-├── JobNotFound
-├── JobNotRunnable               the job's status does not allow run_now() or reschedule()
-├── JobAlreadyCompleted
-├── JobNotCompletable            the job failed or was cancelled: retry it first
-├── JobTypeMismatch
-├── ChainReferenced              a chain to be deleted is a blocker of a job in another chain
-├── ChainTimeout                 a chain did not end in time
-│   └── ChainNotCommitted        it cannot end while the caller waits inside the transaction that enqueued it
-├── ChainFailed                  the chain that the caller waits for has failed
-├── ChainCancelled               the chain that the caller waits for was cancelled, or has expired
-├── InvalidCursor
-├── PhaseError                   prepare(), complete() or continue_with() was used out of order
-├── QueryBudgetExceeded          a handler executes more queries than its ``QueryBudget`` allows
-├── TransactionLeftOpen          a handler returned without closing its transaction
-├── TransactionEnded             the transaction of prepare() or complete() was ended before the handler returned
-├── ConnectionLost               a handler continued after it had lost a database connection
-├── LeaseLost                    the attempt may no longer write
-├── JobLocked                    another transaction has locked the job, or a job of a batch
-├── JobAborted                   raised by ``job.signal.raise_if_aborted()``
-├── HandlerStuck                 a handler was asked to stop, but did not
-├── PoolClosed                   the pool was terminated
-├── PoolTimeout                  no child became free in time (a TimeoutError)
-├── PoolKeyConflict              a strict pool has no room for a child of this key
-├── ChildStartFailed             a strict pool could not start a child
-├── ChildCrashed                 the child process died
-├── ChildTimeout                 a call took too long, and its child was killed (a TimeoutError)
-└── RemoteError                  a function raised an error in its child
+    JobchainsError
+    ├── RegistryError                the declaration of a job type or processor is invalid
+    │   ├── InvalidDeclaration       an argument of a job type or its processor is invalid
+    │   ├── DuplicateJobType
+    │   ├── JobTypeNotFound
+    │   ├── ProcessorNotFound
+    │   └── TaskNotImported          the module of a task cannot be imported, or has no such task
+    ├── InvalidPayload               an input or output does not fit the job type
+    │   ├── InvalidInput
+    │   ├── InvalidOutput
+    │   └── InvalidContext           a value that is bound for a job is not JSON
+    ├── NotAnEntryType               the type is for continuations only
+    ├── ContinuationNotAllowed       the type is not in continues_with
+    ├── InvalidBlockers              the same blocker twice, a type that is not accepted, or a cycle
+    ├── DuplicateJobId
+    ├── TransactionRequired          the settings do not allow enqueueing outside of a transaction
+    ├── InvalidSchedule              an argument of a schedule is invalid
+    ├── ScheduleNotFound
+    ├── ScheduleExists
+    ├── ScheduleDeclaredInCode       the schedule is declared in code, so only code can change or remove it
+    ├── LimitNotFound                the code declares no limit with this name
+    ├── ChainNotFound
+    ├── JobNotFound
+    ├── JobNotRunnable               the job's status does not allow run_now() or reschedule()
+    ├── JobAlreadyCompleted
+    ├── JobNotCompletable            the job failed or was cancelled: retry it first
+    ├── JobTypeMismatch
+    ├── ChainReferenced              a chain to be deleted is a blocker of a job in another chain
+    ├── ChainTimeout                 a chain did not end in time
+    │   └── ChainNotCommitted        it cannot end while the caller waits inside the transaction that enqueued it
+    ├── ChainFailed                  the chain that the caller waits for has failed
+    ├── ChainCancelled               the chain that the caller waits for was cancelled, or has expired
+    ├── InvalidCursor
+    ├── PhaseError                   prepare(), complete() or continue_with() was used out of order
+    ├── QueryBudgetExceeded          a handler executes more queries than its QueryBudget allows
+    ├── TransactionLeftOpen          a handler returned without closing its transaction
+    ├── TransactionEnded             the transaction of prepare() or complete() was ended before the handler returned
+    ├── ConnectionLost               a handler continued after it had lost a database connection
+    ├── LeaseLost                    the attempt may no longer write
+    ├── JobLocked                    another transaction has locked the job, or a job of a batch
+    ├── JobAborted                   raised by job.signal.raise_if_aborted()
+    ├── HandlerStuck                 a handler was asked to stop, but did not
+    ├── PoolClosed                   the pool was terminated
+    ├── PoolTimeout                  no child became free in time (a TimeoutError)
+    ├── PoolKeyConflict              a strict pool has no room for a child of this key
+    ├── ChildStartFailed             a strict pool could not start a child
+    ├── ChildCrashed                 the child process died
+    ├── ChildTimeout                 a call took too long, and its child was killed (a TimeoutError)
+    └── RemoteError                  a function raised an error in its child
 
-RescheduleJob, FailJob           raised *by* handlers, to end an attempt
+Handlers raise ``RescheduleJob`` and ``FailJob`` to end an attempt.
 """
 
 import signal
@@ -83,7 +83,10 @@ class InvalidDeclaration(RegistryError):
 
 
 class DuplicateJobType(RegistryError):
-    """Two job types or records have the same name. ``first`` and ``second``: their processors, None without one."""
+    """Two job types or records have the same name, or a job type has two processors. Rename one of them.
+
+    ``first`` and ``second``: their processors, None without one.
+    """
 
     def __init__(self, name: str, first: Any, second: Any) -> None:
         both = " and by ".join(
@@ -97,6 +100,8 @@ class DuplicateJobType(RegistryError):
 
 
 class JobTypeNotFound(RegistryError):
+    """No job type has this name. Check the name, and that the app with the type is in ``INSTALLED_APPS``."""
+
     def __init__(self, name: str, known: Collection[str] = ()) -> None:
         names, nearest = ", ".join(sorted(known)) or "none", did_you_mean(name, known)
         super().__init__(
@@ -105,6 +110,8 @@ class JobTypeNotFound(RegistryError):
 
 
 class ProcessorNotFound(RegistryError):
+    """The job type has no processor in this process. Check that the app with it is in ``INSTALLED_APPS``."""
+
     def __init__(self, name: str) -> None:
         super().__init__(f"No processor for {name!r}. Is its app in INSTALLED_APPS, with a jobs module?")
 
@@ -157,18 +164,24 @@ class InvalidContext(InvalidPayload):
 
 
 class NotAnEntryType(JobchainsError):
+    """The job type is declared with ``entry=False``, so no chain can start with it."""
+
     def __init__(self, name: str) -> None:
         super().__init__(f"{name!r} is declared with entry=False, so it cannot be enqueued. Continue another job with "
                          "it, or remove entry=False.")  # fmt: skip
 
 
 class ContinuationNotAllowed(JobchainsError):
+    """The job type is not one that may follow. Add it to ``continues_with``."""
+
     def __init__(self, name: str, target: str, allowed: Iterable[str]) -> None:
         names = ", ".join(sorted(allowed)) or "nothing"
         super().__init__(f"{name!r} may continue with {names}, but not with {target!r}. Add it to continues_with.")
 
 
 class DuplicateJobId(JobchainsError):
+    """Jobs with these ``ids`` exist already, so nothing was created."""
+
     def __init__(self, ids: Iterable[UUID]) -> None:
         self.ids = tuple(ids)
         text = ", ".join(map(str, self.ids)) or "one of the ids"
@@ -207,6 +220,8 @@ class InvalidSchedule(JobchainsError, ValueError):
 
 
 class ScheduleNotFound(JobchainsError):
+    """No schedules have these ``names``."""
+
     def __init__(self, *names: str, known: Iterable[str] = ()) -> None:
         self.names = names
         listed, nearest = ", ".join(map(repr, names)), did_you_mean(names[0], known)
@@ -215,11 +230,15 @@ class ScheduleNotFound(JobchainsError):
 
 
 class ScheduleExists(JobchainsError):
+    """A schedule with this name exists. Choose another name, or update that schedule."""
+
     def __init__(self, name: str) -> None:
         super().__init__(f"A schedule {name!r} exists already. Choose another name, or update that schedule.")
 
 
 class ScheduleDeclaredInCode(JobchainsError):
+    """The schedule is declared in code, so it can only be changed there. It can be paused, resumed and run."""
+
     def __init__(self, name: str) -> None:
         super().__init__(f"Schedule {name!r} is declared by processors.schedule(): change or remove it there. Here it "
                          "can be paused, resumed and run.")  # fmt: skip
@@ -235,6 +254,8 @@ class LimitNotFound(JobchainsError):
 
 
 class ChainNotFound(JobchainsError):
+    """No chain has this id: it was never committed, or it was deleted."""
+
     def __init__(self, chain_id: UUID) -> None:
         self.chain_id = chain_id
         super().__init__(f"No chain {chain_id}: it was never committed, or it was deleted.")
@@ -245,6 +266,8 @@ class InvalidBlockers(JobchainsError, ValueError):
 
 
 class JobNotFound(JobchainsError):
+    """No job has this id: it was never committed, or it was deleted. Nothing was changed."""
+
     def __init__(self, job_id: UUID) -> None:
         self.job_id = job_id
         super().__init__(f"No job {job_id}: it was never committed, or it was deleted. Nothing was changed.")
@@ -265,12 +288,16 @@ class JobNotRunnable(JobchainsError):
 
 
 class JobAlreadyCompleted(JobchainsError):
+    """The job is completed, so it cannot be completed again or changed."""
+
     def __init__(self, job_id: UUID) -> None:
         self.job_id = job_id
         super().__init__(f"Job {job_id} is already completed. A completed job cannot be completed again or changed.")
 
 
 class JobNotCompletable(JobchainsError):
+    """The job has failed or was cancelled, which is its ``status``. Retry it before you complete it."""
+
     def __init__(self, job_id: UUID, status: str) -> None:
         self.job_id = job_id
         self.status = status
@@ -346,6 +373,8 @@ class ChainCancelled(JobchainsError):
 
 
 class InvalidCursor(JobchainsError, ValueError):
+    """The text is not a cursor of these pages. Start again without one."""
+
     def __init__(self, cursor: str) -> None:
         super().__init__(f"{cursor[:100]!r} is not a cursor of these pages. Start again without one.")
 
@@ -364,12 +393,16 @@ class QueryBudgetExceeded(JobchainsError):
 
 
 class TransactionLeftOpen(JobchainsError):
+    """The handler returned with an open transaction, which was rolled back. End the transactions that you open."""
+
     def __init__(self, alias: str) -> None:
         super().__init__(f"The handler returned with an open transaction on database {alias!r}. It was rolled back. "
                          "Use 'with transaction.atomic():', job.prepare() or job.complete().")  # fmt: skip
 
 
 class TransactionEnded(JobchainsError):
+    """A statement in the handler ended its transaction, so the job is not completed. Remove the statement."""
+
     def __init__(self) -> None:
         super().__init__("The transaction of job.prepare() or job.complete() was ended before the handler returned, by "
                          "a statement such as ROLLBACK or COMMIT. The job is not completed. Remove the statement: use "
@@ -377,6 +410,8 @@ class TransactionEnded(JobchainsError):
 
 
 class ConnectionLost(JobchainsError):
+    """The handler continued after it had lost a database connection. Do not catch the database error."""
+
     def __init__(self, alias: str) -> None:
         super().__init__(f"The connection to database {alias!r} was lost while the handler ran, and with it any "
                          "transaction that was open there. Do not catch the database error, so that the attempt fails "
@@ -401,12 +436,16 @@ class JobLocked(JobchainsError):
 
 
 class JobAborted(JobchainsError):
+    """Raised by ``job.signal.raise_if_aborted()``: the attempt was asked to stop. ``reason`` is an abort reason."""
+
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(f"The attempt was asked to stop: {reason.replace('_', ' ')}.")
 
 
 class HandlerStuck(JobchainsError):
+    """The handler was asked to stop, but did not in time. Check ``job.signal`` there. ``reason`` is an abort reason."""
+
     def __init__(self, reason: str, seconds: float) -> None:
         self.reason = reason
         super().__init__(f"The handler was asked to stop ({reason.replace('_', ' ')}) and did not within "
@@ -446,6 +485,8 @@ class FailJob(Exception):
 
 
 class PoolClosed(JobchainsError):
+    """The pool was terminated. Create a new one."""
+
     def __init__(self) -> None:
         super().__init__("The pool was terminated. Create a new one.")
 

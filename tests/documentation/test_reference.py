@@ -34,6 +34,11 @@ def test_names_that_a_page_leaves_out_are_on_another(module: str) -> None:
     assert not {name for name in names if id(getattr(importlib.import_module(module), name)) not in described}
 
 
+def test_each_exception_has_its_own_description() -> None:
+    described = [value for _, value in members("django_jobchains.exceptions") if isinstance(value, type)]
+    assert not [each.__name__ for each in described if not vars(each)["__doc__"]]
+
+
 def members(module: str) -> Iterator[tuple[str, object]]:
     loaded = importlib.import_module(module)
     names = getattr(loaded, "__all__", None) or [
