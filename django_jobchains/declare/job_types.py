@@ -10,11 +10,11 @@ from inspect import signature
 from random import randrange
 from types import NoneType, UnionType
 from typing import (
+    TYPE_CHECKING,
     Annotated,
     Any,
     Generic,
     Literal,
-    TypeVar,
     Union,
     Unpack,
     get_args,
@@ -97,7 +97,16 @@ MAX_FIRST_LEASE = 2**30
 #: What cannot stand for a job: a caller who passes it expects the job type to be a plain function of its input.
 _INPUTS = (str, int, float, dict, UUID)
 
-InputT = TypeVar("InputT")
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    #: ``JobType("name")`` takes any input.
+    InputT = TypeVar("InputT", default=Any)
+else:
+    from typing import TypeVar
+
+    InputT = TypeVar("InputT")
+
 NewJobT = TypeVar("NewJobT", bound=NewJob)
 
 HandlerMode = Literal["staged", "atomic"]
@@ -143,8 +152,8 @@ class JobType(HasTypes[InputT, OutputT_co]):
         self,
         name: str,
         *,
-        input: type[InputT] | PayloadType[InputT] = ANY,
-        output: type[OutputT_co] | PayloadType[OutputT_co] = ANY,
+        input: type[InputT] | PayloadType[InputT] | UnionType | None = ANY,
+        output: type[OutputT_co] | PayloadType[OutputT_co] | UnionType | None = ANY,
         entry: bool = True,
         continues_with: "Iterable[str | JobType[Any, Any]] | None" = None,
         blockers: "Iterable[str | JobType[Any, Any]] | None" = None,
