@@ -1,11 +1,14 @@
 """What attempts leave: failures, log lines and deferred writes. Their progress is in ``jobs``."""
 
+from datetime import datetime
 from logging import CRITICAL, DEBUG, ERROR, INFO, WARNING
+from typing import Any
+from uuid import UUID
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from django_jobchains.models.jobs import Job, JobTable
+from django_jobchains.models.jobs import Job, JobTable, columns
 from django_jobchains.models.payload_fields import PayloadField, PayloadTextField
 from django_jobchains.statuses import LEASE_RAN_OUT
 
@@ -22,15 +25,18 @@ class FailedAttempt(JobTable):
         CRASH = "crash", _("crash")
 
     #: Needs no index, because the index of the constraint below starts with this column.
-    job = models.ForeignKey(Job, models.CASCADE, related_name="failed_attempts", db_index=False, verbose_name=_("job"))
-    attempt = models.PositiveIntegerField(_("attempt"))
-    lease_number = models.PositiveIntegerField()
-    kind = models.CharField(_("kind"), max_length=10, choices=Kind)
-    error = PayloadTextField(_("error"))
-    traceback = PayloadTextField(_("traceback"))
-    worker = models.CharField(_("worker"), max_length=200)
-    started_at = models.DateTimeField(_("started at"))
-    finished_at = models.DateTimeField(_("finished at"))
+    job: Job = columns.ForeignKey(
+        Job, models.CASCADE, related_name="failed_attempts", db_index=False, verbose_name=_("job")
+    )
+    job_id: UUID
+    attempt: int = columns.PositiveIntegerField(_("attempt"))
+    lease_number: int = columns.PositiveIntegerField()
+    kind: str = columns.CharField(_("kind"), max_length=10, choices=Kind)
+    error: str = PayloadTextField(_("error"))  # type: ignore[assignment]
+    traceback: str = PayloadTextField(_("traceback"))  # type: ignore[assignment]
+    worker: str = columns.CharField(_("worker"), max_length=200)
+    started_at: datetime = columns.DateTimeField(_("started at"))
+    finished_at: datetime = columns.DateTimeField(_("finished at"))
 
     class Meta(JobTable.Meta):
         verbose_name = _("failed attempt")
@@ -65,17 +71,18 @@ class LogLine(JobTable):
         CRITICAL = CRITICAL, _("critical")
 
     pk = models.CompositePrimaryKey("job_id", "lease_number", "position")
-    job = models.ForeignKey(Job, models.CASCADE, related_name="log_lines", db_index=False, verbose_name=_("job"))
+    job: Job = columns.ForeignKey(Job, models.CASCADE, related_name="log_lines", db_index=False, verbose_name=_("job"))
+    job_id: UUID
     #: The lease number of the attempt that wrote it.
-    lease_number = models.PositiveIntegerField()
+    lease_number: int = columns.PositiveIntegerField()
     #: From 0 within the attempt, with gaps where lines were omitted.
-    position = models.PositiveIntegerField(_("position"))
-    attempt = models.PositiveIntegerField(_("attempt"))
-    logged_at = models.DateTimeField(_("logged at"))
-    level = models.SmallIntegerField(_("level"), choices=Level)
-    text = PayloadTextField(_("text"))
+    position: int = columns.PositiveIntegerField(_("position"))
+    attempt: int = columns.PositiveIntegerField(_("attempt"))
+    logged_at: datetime = columns.DateTimeField(_("logged at"))
+    level: int = columns.SmallIntegerField(_("level"), choices=Level)
+    text: str = PayloadTextField(_("text"))  # type: ignore[assignment]
     #: The keyword arguments, or NULL.
-    fields = PayloadField(_("fields"), null=True)
+    fields: Any = PayloadField(_("fields"), null=True)
 
     class Meta(JobTable.Meta):
         verbose_name = _("log line")

@@ -33,6 +33,10 @@ MAX_IDS = 10_000
 #: Columns of the last job that are also columns of the chain, or that a chain does not need.
 _LARGE_OF_LAST_JOB = ("current_job__input", "current_job__output", "current_job__last_error", "current_job__context")
 
+#: ``models`` without types. A field from here can be annotated with the type of its values, which most type checkers
+#: cannot derive from Django's classes.
+columns: Any = models
+
 RowsT = TypeVar("RowsT", bound=ChainPartQuerySet[Any])
 
 #: Selects the last job of each chain. A job that has a continuation has no output, not even a JSON null.
@@ -109,62 +113,62 @@ class Job(ReadOnlyInstance, ChainPart, models.Model):
         FAIL = "fail", _("fail")
         RUN = "run", _("run")
 
-    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
-    chain_id = models.UUIDField(_("chain"))
-    chain_index = models.PositiveIntegerField(_("step"))
-    chain_type_name = models.CharField(_("chain type"), max_length=TYPE_NAME_LENGTH)
-    type_name = models.CharField(_("type"), max_length=TYPE_NAME_LENGTH)
-    queue = models.CharField(_("queue"), max_length=QUEUE_LENGTH)
+    id: UUID = columns.UUIDField(primary_key=True, default=new_id, editable=False)
+    chain_id: UUID = columns.UUIDField(_("chain"))
+    chain_index: int = columns.PositiveIntegerField(_("step"))
+    chain_type_name: str = columns.CharField(_("chain type"), max_length=TYPE_NAME_LENGTH)
+    type_name: str = columns.CharField(_("type"), max_length=TYPE_NAME_LENGTH)
+    queue: str = columns.CharField(_("queue"), max_length=QUEUE_LENGTH)
     #: A higher number runs first, as in ``django.tasks``.
-    priority = models.SmallIntegerField(_("priority"), default=0)
-    status = models.CharField(_("status"), max_length=10, choices=Status)
-    run_at = models.DateTimeField(_("run at"))
-    attempt = models.PositiveIntegerField(_("attempt"), default=0)
+    priority: int = columns.SmallIntegerField(_("priority"), default=0)
+    status: str = columns.CharField(_("status"), max_length=10, choices=Status)
+    run_at: datetime = columns.DateTimeField(_("run at"))
+    attempt: int = columns.PositiveIntegerField(_("attempt"), default=0)
     #: Incremented by every claim, and checked by every write of an attempt.
-    lease_number = models.PositiveIntegerField(default=0)
-    leased_by = models.CharField(_("leased by"), max_length=200, null=True)  # noqa: DJ001 - NULL is "nobody"
-    leased_until = models.DateTimeField(_("leased until"), null=True)
+    lease_number: int = columns.PositiveIntegerField(default=0)
+    leased_by: str | None = columns.CharField(_("leased by"), max_length=200, null=True)  # NULL is "nobody"
+    leased_until: datetime | None = columns.DateTimeField(_("leased until"), null=True)
     #: Leases that ran out, which are counted separately from failures.
-    crashes = models.PositiveIntegerField(_("crashes"), default=0)
+    crashes: int = columns.PositiveIntegerField(_("crashes"), default=0)
     #: Attempts that ended with ``RescheduleJob``, which are not failures either. NULL means 0.
-    reschedules = models.IntegerField(_("reschedules"), null=True)
-    max_attempts = models.PositiveIntegerField(_("maximum attempts"), null=True)
-    input = PayloadField(_("input"), null=True)
-    output = PayloadField(_("output"), null=True)
-    last_error = PayloadTextField(_("last error"), null=True)
-    created_at = models.DateTimeField(_("created at"))
-    last_attempt_at = models.DateTimeField(_("last attempt at"), null=True)
-    finished_at = models.DateTimeField(_("finished at"), null=True)
+    reschedules: int | None = columns.IntegerField(_("reschedules"), null=True)
+    max_attempts: int | None = columns.PositiveIntegerField(_("maximum attempts"), null=True)
+    input: Any = PayloadField(_("input"), null=True)
+    output: Any = PayloadField(_("output"), null=True)
+    last_error: str | None = PayloadTextField(_("last error"), null=True)  # type: ignore[assignment]
+    created_at: datetime = columns.DateTimeField(_("created at"))
+    last_attempt_at: datetime | None = columns.DateTimeField(_("last attempt at"), null=True)
+    finished_at: datetime | None = columns.DateTimeField(_("finished at"), null=True)
     #: The worker that completed the job. NULL if it was completed without a worker.
-    completed_by = models.CharField(_("completed by"), max_length=200, null=True)  # noqa: DJ001
+    completed_by: str | None = columns.CharField(_("completed by"), max_length=200, null=True)
     #: The deduplication key of the chain. Each job of the chain has it, so that the incomplete job is found by the key.
-    deduplication_key = models.CharField(_("deduplication key"), max_length=KEY_LENGTH, null=True)  # noqa: DJ001
+    deduplication_key: str | None = columns.CharField(_("deduplication key"), max_length=KEY_LENGTH, null=True)
     #: Until when the first job of a chain keeps its key after the chain has ended. NULL with a key means forever.
-    deduplicates_until = models.DateTimeField(_("deduplicates until"), null=True)
+    deduplicates_until: datetime | None = columns.DateTimeField(_("deduplicates until"), null=True)
     #: The values that were bound where the chain was enqueued (see ``context``), such as a tenant or an actor.
-    context = PayloadField(_("context"), null=True)
+    context: Any = PayloadField(_("context"), null=True)
     #: When a running job was asked to stop. It is cancelled, unless its attempt completes it. If the job has expired,
     #: this is ``expires_at``.
-    cancel_requested_at = models.DateTimeField(_("cancel requested at"), null=True)
+    cancel_requested_at: datetime | None = columns.DateTimeField(_("cancel requested at"), null=True)
     #: NULL for a job without blockers.
-    on_blocker_failure = models.CharField(  # noqa: DJ001
+    on_blocker_failure: str | None = columns.CharField(
         _("on blocker failure"), max_length=4, choices=OnBlockerFailure, null=True
     )
 
     #: The name of the schedule that enqueued the chain, and the tick for which it did. NULL for other chains.
-    schedule_name = models.CharField(_("schedule"), max_length=SCHEDULE_NAME_LENGTH, null=True)  # noqa: DJ001
-    scheduled_for = models.DateTimeField(_("scheduled for"), null=True)
+    schedule_name: str | None = columns.CharField(_("schedule"), max_length=SCHEDULE_NAME_LENGTH, null=True)
+    scheduled_for: datetime | None = columns.DateTimeField(_("scheduled for"), null=True)
     #: The failed job for which ``on_failure`` started the chain, in its first job. NULL for other jobs.
-    failed_job_id = models.UUIDField(_("failed job"), null=True, editable=False)
+    failed_job_id: UUID | None = columns.UUIDField(_("failed job"), null=True, editable=False)
     #: If the job has not started at this time, it is cancelled. NULL for a job that does not expire, or no longer
     #: expires.
-    expires_at = models.DateTimeField(_("expires at"), null=True)
+    expires_at: datetime | None = columns.DateTimeField(_("expires at"), null=True)
     #: A hash of the keys of the limits of its type, which take turns. NULL if the type has no limits.
-    limit_key = models.BigIntegerField(null=True, editable=False)
+    limit_key: int | None = columns.BigIntegerField(null=True, editable=False)
     #: The name of the type or group, and the key, by which the job is counted while it runs. NULL if it is not counted.
-    concurrency_key = models.TextField(_("concurrency key"), null=True)  # noqa: DJ001
+    concurrency_key: str | None = columns.TextField(_("concurrency key"), null=True)
     #: The name and the key by which its starts are counted. NULL if they are not counted.
-    rate_key = models.TextField(_("rate key"), null=True)  # noqa: DJ001
+    rate_key: str | None = columns.TextField(_("rate key"), null=True)
 
     # Annotated, because without its plugin for Django, mypy takes it for a plain manager. It has all methods of one.
     objects: ClassVar[JobQuerySet] = JobQuerySet.as_manager()  # type: ignore[assignment]
@@ -354,16 +358,16 @@ class JobProgress(JobTable):
     The row stays when another attempt begins. It is outdated if its ``lease_number`` differs from the job's.
     """
 
-    job = models.OneToOneField(
+    job: Job = columns.OneToOneField(
         Job, models.CASCADE, primary_key=True, related_name="reported_progress", db_index=False, verbose_name=_("job")
     )
     #: The lease number of the attempt that wrote it.
-    lease_number = models.PositiveIntegerField()
-    attempt = models.PositiveIntegerField(_("attempt"))
+    lease_number: int = columns.PositiveIntegerField()
+    attempt: int = columns.PositiveIntegerField(_("attempt"))
     #: From 0 to 1.
-    fraction = models.FloatField(_("fraction"))
-    text = PayloadTextField(_("text"))
-    logged_at = models.DateTimeField(_("logged at"))
+    fraction: float = columns.FloatField(_("fraction"))
+    text: str = PayloadTextField(_("text"))  # type: ignore[assignment]
+    logged_at: datetime = columns.DateTimeField(_("logged at"))
 
     class Meta(JobTable.Meta):
         verbose_name = _("progress")
@@ -433,26 +437,27 @@ class Chain(ReadOnlyInstance, ChainPart[OutputT_co], models.Model):
     way, use ``await chains.aget(chain.id)``. ``input`` is the JSON value as stored.
     """
 
-    id = models.UUIDField(primary_key=True, editable=False)
-    type_name = models.CharField(_("type"), max_length=TYPE_NAME_LENGTH)
-    input = PayloadField(_("input"), null=True)
-    deduplication_key = models.CharField(_("deduplication key"), max_length=KEY_LENGTH, null=True)  # noqa: DJ001
-    created_at = models.DateTimeField(_("created at"))
+    id: UUID = columns.UUIDField(primary_key=True, editable=False)
+    type_name: str = columns.CharField(_("type"), max_length=TYPE_NAME_LENGTH)
+    input: Any = PayloadField(_("input"), null=True)
+    deduplication_key: str | None = columns.CharField(_("deduplication key"), max_length=KEY_LENGTH, null=True)
+    created_at: datetime = columns.DateTimeField(_("created at"))
     #: The last job of the chain so far.
-    current_job = models.ForeignKey(Job, models.DO_NOTHING, related_name="+", verbose_name=_("current job"))
-    status = models.CharField(_("status"), max_length=10, choices=Status)
+    current_job: Job = columns.ForeignKey(Job, models.DO_NOTHING, related_name="+", verbose_name=_("current job"))
+    current_job_id: UUID
+    status: str = columns.CharField(_("status"), max_length=10, choices=Status)
     #: The queue of the current job.
-    queue = models.CharField(_("queue"), max_length=QUEUE_LENGTH)
+    queue: str = columns.CharField(_("queue"), max_length=QUEUE_LENGTH)
     #: The output of the last job, as stored. None until the chain is completed.
-    stored_output = OutputField(_("output"), null=True)
-    last_error = PayloadTextField(_("last error"), null=True)
-    finished_at = models.DateTimeField(_("finished at"), null=True)
+    stored_output: Any = OutputField(_("output"), null=True)
+    last_error: str | None = PayloadTextField(_("last error"), null=True)  # type: ignore[assignment]
+    finished_at: datetime | None = columns.DateTimeField(_("finished at"), null=True)
     #: The name of the schedule that enqueued the chain, and the tick for which it did. None for other chains.
-    schedule_name = models.CharField(_("schedule"), max_length=SCHEDULE_NAME_LENGTH, null=True)  # noqa: DJ001
-    scheduled_for = models.DateTimeField(_("scheduled for"), null=True)
+    schedule_name: str | None = columns.CharField(_("schedule"), max_length=SCHEDULE_NAME_LENGTH, null=True)
+    scheduled_for: datetime | None = columns.DateTimeField(_("scheduled for"), null=True)
     #: When the current job expires, or None.
-    expires_at = models.DateTimeField(_("expires at"), null=True)
-    cancel_requested_at = models.DateTimeField(_("cancel requested at"), null=True)
+    expires_at: datetime | None = columns.DateTimeField(_("expires at"), null=True)
+    cancel_requested_at: datetime | None = columns.DateTimeField(_("cancel requested at"), null=True)
 
     #: Whether ``enqueue`` returned an existing chain.
     deduplicated = False
@@ -544,14 +549,12 @@ class Chain(ReadOnlyInstance, ChainPart[OutputT_co], models.Model):
     @property
     def last_type_name(self) -> str:
         """The type of the last job."""
-        name: str = self.type_name if self.current_job_id == self.id else self.current_job.type_name
-        return name
+        return self.type_name if self.current_job_id == self.id else self.current_job.type_name
 
     @property
     def chain_id(self) -> UUID:  # type: ignore[override]
         """The same as ``id``, so that chains and jobs can be passed in the same way."""
-        chain_id: UUID = self.id
-        return chain_id
+        return self.id
 
     @property
     def using(self) -> str:
@@ -566,8 +569,7 @@ class Chain(ReadOnlyInstance, ChainPart[OutputT_co], models.Model):
     @property
     def progress(self) -> "JobProgress | None":
         """The progress of the current job, or None before its first report."""
-        progress: JobProgress | None = self.current_job.progress
-        return progress
+        return self.current_job.progress
 
     @property
     def blockers_progress(self) -> BlockersProgress:

@@ -1,14 +1,15 @@
 """Schedules: when chains of a type are enqueued again and again."""
 
 from datetime import datetime, timedelta
-from typing import ClassVar
+from typing import Any, ClassVar
+from uuid import UUID
 
 from django.db import models
 from django.db.models import Exists, OuterRef, Q
 from django.utils.translation import gettext_lazy as _
 
 from django_jobchains.db.keyset import Orders, PagedQuerySet
-from django_jobchains.models.jobs import QUEUE_LENGTH, SCHEDULE_NAME_LENGTH, TYPE_NAME_LENGTH
+from django_jobchains.models.jobs import QUEUE_LENGTH, SCHEDULE_NAME_LENGTH, TYPE_NAME_LENGTH, columns
 from django_jobchains.models.payload_fields import PayloadField, PayloadTextField
 from django_jobchains.models.workers import DIGEST_LENGTH, WorkerPresence
 
@@ -61,36 +62,36 @@ class Schedule(models.Model):
         SKIP = "skip", _("skip")
         RUN_ALL = "run_all", _("run all")
 
-    name = models.CharField(_("name"), primary_key=True, max_length=SCHEDULE_NAME_LENGTH)
-    type_name = models.CharField(_("type"), max_length=TYPE_NAME_LENGTH)
-    input = PayloadField(_("input"), null=True)
+    name: str = columns.CharField(_("name"), primary_key=True, max_length=SCHEDULE_NAME_LENGTH)
+    type_name: str = columns.CharField(_("type"), max_length=TYPE_NAME_LENGTH)
+    input: Any = PayloadField(_("input"), null=True)
     #: The rule: ``cron`` in ``timezone``, or ``every_seconds`` after ``anchor_at``. The columns of the other rule are
     #: NULL.
-    cron = models.CharField(_("cron expression"), max_length=200, null=True)  # noqa: DJ001
-    every_seconds = models.FloatField(_("seconds between ticks"), null=True)
-    timezone = models.CharField(_("time zone"), max_length=64)
-    overlap = models.CharField(_("overlap"), max_length=5, choices=Overlap)
-    on_missed = models.CharField(_("on missed"), max_length=8, choices=OnMissed)
-    max_catch_up = models.PositiveIntegerField(_("maximum catch-up"))
-    jitter_seconds = models.FloatField(_("seconds of jitter"), null=True)
+    cron: str | None = columns.CharField(_("cron expression"), max_length=200, null=True)
+    every_seconds: float | None = columns.FloatField(_("seconds between ticks"), null=True)
+    timezone: str = columns.CharField(_("time zone"), max_length=64)
+    overlap: str = columns.CharField(_("overlap"), max_length=5, choices=Overlap)
+    on_missed: str = columns.CharField(_("on missed"), max_length=8, choices=OnMissed)
+    max_catch_up: int = columns.PositiveIntegerField(_("maximum catch-up"))
+    jitter_seconds: float | None = columns.FloatField(_("seconds of jitter"), null=True)
     #: NULL for the queue and the priority of the processor.
-    queue = models.CharField(_("queue"), max_length=QUEUE_LENGTH, null=True)  # noqa: DJ001
-    priority = models.SmallIntegerField(_("priority"), null=True)
-    source = models.CharField(_("source"), max_length=5, choices=Source)
+    queue: str | None = columns.CharField(_("queue"), max_length=QUEUE_LENGTH, null=True)
+    priority: int | None = columns.SmallIntegerField(_("priority"), null=True)
+    source: str = columns.CharField(_("source"), max_length=5, choices=Source)
     #: Identifies the declared schedules of the version of the code that last stored it, as in the rows of its workers.
     #: NULL if the schedule is not declared in code.
-    declarations = models.CharField(max_length=DIGEST_LENGTH, null=True)  # noqa: DJ001
-    created_at = models.DateTimeField(_("created at"))
-    anchor_at = models.DateTimeField(_("anchor"))
-    paused_at = models.DateTimeField(_("paused at"), null=True)
+    declarations: str | None = columns.CharField(max_length=DIGEST_LENGTH, null=True)
+    created_at: datetime = columns.DateTimeField(_("created at"))
+    anchor_at: datetime = columns.DateTimeField(_("anchor"))
+    paused_at: datetime | None = columns.DateTimeField(_("paused at"), null=True)
     #: The first tick that has not been handled yet. NULL if there is none in the next fifty years.
-    next_tick_at = models.DateTimeField(_("next tick"), null=True)
+    next_tick_at: datetime | None = columns.DateTimeField(_("next tick"), null=True)
     #: The tick that fired last, and its chain, which may have been pruned.
-    last_tick_at = models.DateTimeField(_("last tick"), null=True)
-    last_chain_id = models.UUIDField(_("last chain"), null=True)
+    last_tick_at: datetime | None = columns.DateTimeField(_("last tick"), null=True)
+    last_chain_id: UUID | None = columns.UUIDField(_("last chain"), null=True)
     #: Why the next tick could not be fired, or NULL.
-    last_error = PayloadTextField(_("last error"), null=True)
-    last_error_at = models.DateTimeField(_("last error at"), null=True)
+    last_error: str | None = PayloadTextField(_("last error"), null=True)  # type: ignore[assignment]
+    last_error_at: datetime | None = columns.DateTimeField(_("last error at"), null=True)
 
     objects: ClassVar[ScheduleQuerySet] = ScheduleQuerySet.as_manager()  # type: ignore[assignment]
 

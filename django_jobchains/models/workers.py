@@ -1,9 +1,12 @@
 """Running workers, the attempts they have counted, the tasks they serve, and the state of queues, limits and keys."""
 
+from datetime import datetime
+from typing import Any
+
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from django_jobchains.models.jobs import QUEUE_LENGTH, TYPE_NAME_LENGTH, Job, JobTable
+from django_jobchains.models.jobs import QUEUE_LENGTH, TYPE_NAME_LENGTH, Job, JobTable, columns
 
 #: The length of ``declare.schedules.digest_of`` and ``store.workers.digest_of``.
 DIGEST_LENGTH = 32
@@ -13,28 +16,28 @@ class WorkerPresence(JobTable):
     """A running worker, which updates its row at each heartbeat. Jobs have no foreign key to it."""
 
     #: ``name:pid:…``, as in ``Job.leased_by``; different for each start of a worker.
-    id = models.CharField(primary_key=True, max_length=200)
-    host = models.CharField(_("host"), max_length=255)
-    pid = models.PositiveIntegerField(_("process"))
-    version = models.CharField(_("version"), max_length=50)
-    slots = models.PositiveIntegerField(_("slots"))
-    busy = models.PositiveIntegerField(_("busy"))
+    id: str = columns.CharField(primary_key=True, max_length=200)
+    host: str = columns.CharField(_("host"), max_length=255)
+    pid: int = columns.PositiveIntegerField(_("process"))
+    version: str = columns.CharField(_("version"), max_length=50)
+    slots: int = columns.PositiveIntegerField(_("slots"))
+    busy: int = columns.PositiveIntegerField(_("busy"))
     #: Slots that are occupied by handlers that do not stop.
-    stuck = models.PositiveIntegerField(_("stuck"))
+    stuck: int = columns.PositiveIntegerField(_("stuck"))
     #: NULL for all queues.
-    queues = models.JSONField(_("queues"), null=True)
-    type_names = models.JSONField(_("types"))
+    queues: Any = columns.JSONField(_("queues"), null=True)
+    type_names: Any = columns.JSONField(_("types"))
     #: Identifies these types, because other workers read a long list only once.
-    types_digest = models.CharField(max_length=DIGEST_LENGTH, default="")
-    is_stopping = models.BooleanField(_("stopping"))
+    types_digest: str = columns.CharField(max_length=DIGEST_LENGTH, default="")
+    is_stopping: bool = columns.BooleanField(_("stopping"))
     #: Its pools of child processes, as ``PoolState``; NULL or an empty list if it has none.
-    pools = models.JSONField(_("pools"), null=True)
-    started_at = models.DateTimeField(_("started at"))
-    heartbeat_at = models.DateTimeField(_("heartbeat at"))
+    pools: Any = columns.JSONField(_("pools"), null=True)
+    started_at: datetime = columns.DateTimeField(_("started at"))
+    heartbeat_at: datetime = columns.DateTimeField(_("heartbeat at"))
     #: The interval of its heartbeats. After several missed heartbeats, the worker counts as dead.
-    heartbeat_seconds = models.FloatField(_("seconds between heartbeats"))
+    heartbeat_seconds: float = columns.FloatField(_("seconds between heartbeats"))
     #: Identifies the schedules that its code declares; "" for none.
-    schedules = models.CharField(max_length=DIGEST_LENGTH, default="")
+    schedules: str = columns.CharField(max_length=DIGEST_LENGTH, default="")
 
     class Meta(JobTable.Meta):
         verbose_name = _("worker")
@@ -52,24 +55,24 @@ class AttemptCount(JobTable):
         HOUR = 3600, _("hour")
 
     pk = models.CompositePrimaryKey("span", "starts_at", "type_name", "queue")
-    span = models.PositiveIntegerField(_("span"), choices=Span)
-    starts_at = models.DateTimeField(_("starts at"))
+    span: int = columns.PositiveIntegerField(_("span"), choices=Span)
+    starts_at: datetime = columns.DateTimeField(_("starts at"))
     #: "" in rows of a minute and of a queue, which count all types.
-    type_name = models.CharField(_("type"), max_length=TYPE_NAME_LENGTH)
+    type_name: str = columns.CharField(_("type"), max_length=TYPE_NAME_LENGTH)
     #: "" in rows of a minute and of a type, which count all queues.
-    queue = models.CharField(_("queue"), max_length=QUEUE_LENGTH, default="")
+    queue: str = columns.CharField(_("queue"), max_length=QUEUE_LENGTH, default="")
     #: Attempts that completed their job.
-    completed = models.PositiveIntegerField(_("completed"))
+    completed: int = columns.PositiveIntegerField(_("completed"))
     #: Attempts that failed, whether or not the job is retried.
-    failed = models.PositiveIntegerField(_("failed"))
+    failed: int = columns.PositiveIntegerField(_("failed"))
     #: Attempts whose lease ran out.
-    crashed = models.PositiveIntegerField(_("crashed"), default=0)
+    crashed: int = columns.PositiveIntegerField(_("crashed"), default=0)
     #: Attempts after which the job ended as failed.
-    jobs_failed = models.PositiveIntegerField(_("failed jobs"), default=0)
+    jobs_failed: int = columns.PositiveIntegerField(_("failed jobs"), default=0)
     #: The total duration of the attempts, from the claim to the stored outcome, except crashed attempts.
-    seconds = models.FloatField(_("seconds"))
+    seconds: float = columns.FloatField(_("seconds"))
     #: The longest duration of these attempts.
-    longest_seconds = models.FloatField(_("longest"))
+    longest_seconds: float = columns.FloatField(_("longest"))
 
     class Meta(JobTable.Meta):
         verbose_name = _("attempt count")
@@ -91,10 +94,10 @@ class Dashboard(Job):
 class QueueState(JobTable):
     """A queue that is, or was, paused or limited. A queue without a row is open and has no limit."""
 
-    name = models.CharField(_("name"), primary_key=True, max_length=QUEUE_LENGTH)
-    paused_at = models.DateTimeField(_("paused at"), null=True)
+    name: str = columns.CharField(_("name"), primary_key=True, max_length=QUEUE_LENGTH)
+    paused_at: datetime | None = columns.DateTimeField(_("paused at"), null=True)
     #: How many of its jobs and records may run at once, in all workers together. NULL for no limit.
-    slot_limit = models.PositiveIntegerField(_("limit of jobs at once"), null=True)
+    slot_limit: int | None = columns.PositiveIntegerField(_("limit of jobs at once"), null=True)
 
     class Meta(JobTable.Meta):
         verbose_name = _("queue")
@@ -105,9 +108,9 @@ class QueueState(JobTable):
 class LimitOverride(JobTable):
     """Numbers that replace the declared numbers of a limit. NULL keeps the declared number."""
 
-    name = models.CharField(_("name"), primary_key=True, max_length=TYPE_NAME_LENGTH)
-    concurrency = models.PositiveIntegerField(_("concurrency"), null=True)
-    rate = models.PositiveIntegerField(_("rate"), null=True)
+    name: str = columns.CharField(_("name"), primary_key=True, max_length=TYPE_NAME_LENGTH)
+    concurrency: int | None = columns.PositiveIntegerField(_("concurrency"), null=True)
+    rate: int | None = columns.PositiveIntegerField(_("rate"), null=True)
 
     class Meta(JobTable.Meta):
         verbose_name = _("limit of all workers")
