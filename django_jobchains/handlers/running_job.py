@@ -103,26 +103,17 @@ class JobMethods(Transactions, Protocol):
     def ablockers(self) -> Coroutine[Any, Any, Any]: ...
 
 
-if TYPE_CHECKING:
-
-    class _Typed(Generic[InputT, BlockersT_co]): ...
-
-else:
-
-    class _Typed:
-        """Accepts one to three types, as in ``RunningJob[Order]``: only type checkers know the defaults."""
-
-        __class_getitem__ = classmethod(GenericAlias)
-
-
 class HasContext(Generic[ContextT_contra]):
     """What a handler and middleware receive: the attempt at a job, a batch or a record."""
 
+    if not TYPE_CHECKING:
+        #: Accepts one to three types, as in ``RunningJob[Order]``: only type checkers know the defaults.
+        __class_getitem__ = classmethod(GenericAlias)
     #: The context that middleware has provided, by its class. Read with ``of()`` of the middleware.
     provided: Mapping[type, Any] = MappingProxyType({})
 
 
-class RunningJob(_Typed[InputT, BlockersT_co], HasContext[ContextT_contra]):
+class RunningJob(HasContext[ContextT_contra], Generic[InputT, BlockersT_co, ContextT_contra]):
     """A job while its handler runs. ``attempt`` counts from 1. Times are aware.
 
     ``RunningJob[Order]`` has an ``input`` of this type. The second type is the type of ``blockers``:
