@@ -9,7 +9,7 @@ chain.
 
 from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
-from typing import Any, TypeVar, Unpack, overload
+from typing import Any, Unpack, overload
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
@@ -29,6 +29,7 @@ from django_jobchains.db.ids import ChainRef, ChainRefs, as_list, chain_id_of, c
 from django_jobchains.db.times import resolve_schedule
 from django_jobchains.declare.job_types import EnqueueOptions, Item, JobType, create_chains
 from django_jobchains.declare.registry import get_registry
+from django_jobchains.declare.slices import InputT, OutputT
 from django_jobchains.exceptions import (
     ChainCancelled,
     ChainFailed,
@@ -116,9 +117,6 @@ __all__ = (
     "run_now",
     "wait",
 )
-
-InputT = TypeVar("InputT")
-OutputT = TypeVar("OutputT")
 
 
 @overload

@@ -71,7 +71,7 @@ class BatchJob(RunningJob[InputT]):
         self.ending: str | Continuation | Exception | None = None
 
     @property
-    def blockers(self) -> Any:
+    def blockers(self) -> Sequence[Chain]:  # type: ignore[override]
         return self._blockers_of(self.id)
 
     def finish(self, output: Any = None) -> None:

@@ -10,6 +10,7 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn, TypeVar
+from unittest.mock import ANY
 
 from asgiref.sync import async_to_sync, sync_to_async
 
@@ -226,12 +227,9 @@ def clock(*, using: str | None = None) -> Iterator[Clock]:
         store.db.ahead_seconds = before
 
 
-_ANY_INPUT: Any = object()
-
-
 @has_async_twin("testing")
 def assert_enqueued(
-    job_type: str | JobType[Any, Any], input: Any = _ANY_INPUT, count: int = 1, *, using: str | None = None
+    job_type: str | JobType[Any, Any], input: Any = ANY, count: int = 1, *, using: str | None = None
 ) -> list[Job]:
     """Assert that there are ``count`` jobs of a type, and with this input if it is passed. Continuations count.
 
@@ -239,11 +237,11 @@ def assert_enqueued(
     """
     job_type = get_registry().job_type(job_type)
     jobs = list(Job.objects.using(get_store(using).using).of_type(job_type.name).order_by("created_at", "id"))
-    expected = None if input is _ANY_INPUT else decode(job_type.input_codec.encode(input, InvalidInput))
-    found = [job for job in jobs if input is _ANY_INPUT or job.input == expected]
+    expected = None if input is ANY else decode(job_type.input_codec.encode(input, InvalidInput))
+    found = [job for job in jobs if input is ANY or job.input == expected]
     if len(found) != count:
         others = "".join(f"\n  {job.status}: {job.input!r}" for job in jobs) or " none"
-        with_input = "" if input is _ANY_INPUT else f" with input {expected!r}"
+        with_input = "" if input is ANY else f" with input {expected!r}"
         counts = f"expected {count}, found {len(found)}"
         raise AssertionError(f"Jobs of {job_type.name!r}{with_input}: {counts}. All jobs of the type:{others}")
     return found

@@ -151,7 +151,7 @@ def test_the_public_names_of_the_package_are_those_of_its_modules() -> None:
     from django_jobchains import chains, conf, limits, processors, queues, records, schedules
 
     assert django_jobchains.__all__ == ROOT_NAMES
-    assert set(ROOT_NAMES) <= set(dir(django_jobchains))
+    assert sorted({*ROOT_NAMES, "__version__"}) == dir(django_jobchains)
     for module in (chains, limits, queues, records, schedules):
         assert django_jobchains.__getattr__(module.__name__.split(".")[1]) is module
     assert django_jobchains.use_database is conf.use_database
