@@ -88,6 +88,10 @@ def test_invalid_options_raise_an_error(options, message):
         Deduplicate(**{"key": KEY, **options})
 
 
+def test_equal_windows_are_equal():
+    assert len({Deduplicate(KEY, window=window) for window in ("5m", 300, timedelta(minutes=5))}) == 1
+
+
 @pytest.mark.parametrize("excluded", [["x"], [uuid4().hex], [None], ["x", uuid4()]])
 def test_exclusions_must_be_ids(excluded):
     with pytest.raises((TypeError, ValueError), match=r"exclude_chain_ids.* a uuid\.UUID, its string"):

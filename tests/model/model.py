@@ -53,7 +53,7 @@ class Model(Tables):
         """Return the chains that deduplication may return for a new job."""
         wanted = new.deduplicate
         assert wanted
-        since = self.now - wanted.window.total_seconds() / 3600 if wanted.window else 0
+        since = self.now - wanted.window / 3600 if wanted.window else 0
         return {
             job.chain
             for job in self.jobs.values()
