@@ -20,28 +20,28 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 #: Lines of code of each entry at the root of the package. An entry may exceed its budget by a twentieth. A change that
 #: makes one smaller lowers its budget.
 BUDGETS = {
-    "worker": 5818,
-    "store": 5748,
-    "admin": 4556,
-    "cli": 2019,
-    "telemetry": 1813,
+    "worker": 5826,
+    "store": 5751,
+    "admin": 4560,
+    "cli": 2029,
+    "telemetry": 1825,
     "children": 1638,
     "attempts": 1532,
     "notifications": 1790,
-    "declare": 1796,
+    "declare": 1831,
     "testing": 990,
-    "records": 960,
+    "records": 972,
     "chains": 657,
-    "models": 876,
+    "models": 899,
     "handlers": 539,
     "monitoring": 795,
     "db": 686,
-    "text": 512,
+    "text": 514,
     "migrations": 627,
-    "payloads": 600,
-    "management": 413,
+    "payloads": 607,
+    "management": 417,
     "middleware": 320,
-    "exceptions": 251,
+    "exceptions": 258,
     "conf": 215,
     "values": 140,
     "isolation": 121,
@@ -54,14 +54,14 @@ BUDGETS = {
     "pools": 46,
     "templatetags": 31,
     "__init__": 55,
-    "processors": 40,
-    "apps": 38,
+    "processors": 38,
+    "apps": 36,
     "pytest_plugin": 21,
-    "tasks_backend": 668,
-    "schedules": 381,
+    "tasks_backend": 669,
+    "schedules": 382,
 }
-MAX_CODE = 38_889
-MAX_LINES = 54_955
+MAX_CODE = 39_036
+MAX_LINES = 55_192
 MAX_FILES = 260
 MAX_LINES_OF_A_FILE = 700
 #: The number of private functions of up to three lines that are called in one place.
