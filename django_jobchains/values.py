@@ -8,7 +8,7 @@ translate the exception.
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from difflib import get_close_matches
@@ -26,6 +26,17 @@ DurationLike = timedelta | float | str
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d|w)")
 _TEXT = re.compile(rf"\s*(?:{_PART.pattern}\s*)+", re.ASCII)
+
+#: Our names for arguments of other job systems.
+_NAMES_ELSEWHERE = {
+    "countdown": "delay",
+    "eta": "run_at",
+    **dict.fromkeys(("max_retries", "retries"), "max_attempts"),
+    **dict.fromkeys(("default_retry_delay", "retry_backoff"), "backoff"),
+    **dict.fromkeys(("time_limit", "soft_time_limit"), "timeout"),
+    "autoretry_for": "retry_if",
+    "rate_limit": "rate",
+}
 
 ValueT = TypeVar("ValueT")
 OtherT = TypeVar("OtherT")
@@ -56,6 +67,20 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" for the known name that is most similar to an unknown one, or ""."""
     nearest = get_close_matches(given, list(known), n=1, cutoff=0.7)
     return f" Did you mean {nearest[0]!r}?" if nearest else ""
+
+
+def check_options(function: str, options: Mapping[str, object], kind: type, *others: str) -> None:
+    """Raise ``TypeError`` for keyword arguments that are not among the options of this TypedDict.
+
+    ``others``: the arguments of the function that are not options.
+    """
+    known = [*kind.__annotations__, *others]
+    if unknown := sorted(options.keys() - known):
+        noun = "arguments" if len(unknown) > 1 else "argument"
+        nearest = did_you_mean(_NAMES_ELSEWHERE.get(unknown[0], unknown[0]), known)
+        raise TypeError(
+            f"{function}() does not take the {noun} {', '.join(unknown)}.{nearest} It takes {', '.join(known)}."
+        )
 
 
 def check_fields(instance: Any, label: str = "{}") -> None:

@@ -86,7 +86,7 @@ from django_jobchains.values import (
     TYPE_NAME,
     Choice,
     DurationLike,
-    did_you_mean,
+    check_options,
 )
 
 #: Takes a third of the time of ``json.loads``, which looks for spaces on both sides.
@@ -602,32 +602,6 @@ def checked_name(name: object) -> str:
     if any(map(str.isspace, checked)):
         raise RegistryError(f"name={checked!r:.100} has a space in it: use dots, as in 'app.send_mail'.")
     return checked
-
-
-#: Our names for arguments of other job systems.
-_NAMES_ELSEWHERE = {
-    "countdown": "delay",
-    "eta": "run_at",
-    **dict.fromkeys(("max_retries", "retries"), "max_attempts"),
-    **dict.fromkeys(("default_retry_delay", "retry_backoff"), "backoff"),
-    **dict.fromkeys(("time_limit", "soft_time_limit"), "timeout"),
-    "autoretry_for": "retry_if",
-    "rate_limit": "rate",
-}
-
-
-def check_options(function: str, options: Mapping[str, object], kind: type, *others: str) -> None:
-    """Raise ``TypeError`` for keyword arguments that are not among the options of this TypedDict.
-
-    ``others``: the arguments of the function that are not options.
-    """
-    known = [*kind.__annotations__, *others]
-    if unknown := sorted(options.keys() - known):
-        noun = "arguments" if len(unknown) > 1 else "argument"
-        nearest = did_you_mean(_NAMES_ELSEWHERE.get(unknown[0], unknown[0]), known)
-        raise TypeError(
-            f"{function}() does not take the {noun} {', '.join(unknown)}.{nearest} It takes {', '.join(known)}."
-        )
 
 
 def checked_form(form: object) -> Any:

@@ -15,7 +15,6 @@ from django_jobchains.declare.job_types import (
     OnBlockerFailure,
     Processor,
     check_context,
-    check_options,
     checked_name,
     declaration_errors,
     first_annotation,
@@ -49,7 +48,7 @@ from django_jobchains.middleware.hooks import Hook, Middleware, check_hooks, che
 from django_jobchains.payloads.types import Given, name_of, name_of_type
 from django_jobchains.records.declarations import RecordOptions, RecordType, checked_model, checked_options
 from django_jobchains.records.processor import RecordProcessor, handler_of, is_async, make_processor
-from django_jobchains.values import PRIORITY, QUEUE, TYPE_NAME, Choice, Count, DurationLike
+from django_jobchains.values import PRIORITY, QUEUE, TYPE_NAME, Choice, Count, DurationLike, check_options
 
 #: A subclass or an instance of ``RecordProcessor``, a function or another callable object.
 HandlesT = TypeVar("HandlesT", bound=Callable[..., Any] | RecordProcessor[Any])

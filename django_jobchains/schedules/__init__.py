@@ -14,7 +14,7 @@ from typing import Any, Unpack
 from asgiref.sync import sync_to_async
 
 from django_jobchains.db.async_twins import has_async_twin
-from django_jobchains.declare.job_types import JobType, check_options, create_chains
+from django_jobchains.declare.job_types import JobType, create_chains
 from django_jobchains.declare.registry import get_registry
 from django_jobchains.declare.schedules import ScheduleOptions, checked_schedule
 from django_jobchains.exceptions import (
@@ -32,7 +32,7 @@ from django_jobchains.payloads.strict_json import decode
 from django_jobchains.schedules.firing import FiringCache, row_transaction, rule_of, with_next_tick
 from django_jobchains.store import Store, get_store
 from django_jobchains.store.schedules import ScheduleRow
-from django_jobchains.values import SCHEDULE_NAME, Count
+from django_jobchains.values import SCHEDULE_NAME, Count, check_options
 
 __all__ = (
     "InvalidSchedule",

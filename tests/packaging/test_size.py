@@ -43,7 +43,7 @@ BUDGETS = {
     "middleware": 320,
     "exceptions": 258,
     "conf": 215,
-    "values": 140,
+    "values": 156,
     "isolation": 121,
     "contrib": 111,
     "http_retries": 42,
@@ -60,8 +60,8 @@ BUDGETS = {
     "tasks_backend": 669,
     "schedules": 382,
 }
-MAX_CODE = 39_036
-MAX_LINES = 55_192
+MAX_CODE = 39_035
+MAX_LINES = 55_190
 MAX_FILES = 260
 MAX_LINES_OF_A_FILE = 700
 #: The number of private functions of up to three lines that are called in one place.
