@@ -1,5 +1,6 @@
 """The claim loop: fill free slots, then wait for a wake-up, a free slot, the next due time or the poll interval."""
 
+import math
 import random
 import threading
 import time
@@ -83,7 +84,7 @@ class ClaimLoop:
                 self.idle.set()
                 if self._ordered:  # Added in between.
                     self.idle.clear()
-            self._wake.wait(self._longest_wait())
+            self._wake.wait(self._longest_wait(), self._until_records())
             return
         found, is_full = self._fill(lanes)
         self._found = found or self._found
@@ -262,16 +263,16 @@ class ClaimLoop:
         waits = [self._poll_seconds, *(seconds for pool in self._pools if (seconds := pool.closed_seconds))]
         if any(pool.backlog for pool in self._pools):
             waits.append(PATIENCE_SECONDS)
-        return self._until_records(min(waits))
+        return min(waits)
 
-    def _until_records(self, seconds: float) -> float:
-        """Return this time, or the time until records may be queried if that is shorter.
+    def _until_records(self) -> float:
+        """Return the seconds until records may be queried.
 
         An eager worker queries them at each step, so it waits for something else.
         """
         if self._wake.is_eager or self.retires or self._is_closed:
-            return seconds
-        return min(seconds, max(self._records.seconds_to_next(), MIN_RECORD_WAIT_SECONDS))
+            return math.inf
+        return max(self._records.seconds_to_next(), MIN_RECORD_WAIT_SECONDS)
 
     def _wait(self, lanes: Sequence[AnyLane], *, found: bool) -> None:
         """Wait until a job may be due. The next due time is not needed before a second query."""
@@ -283,7 +284,7 @@ class ClaimLoop:
             self._wake.wait(seconds * random.uniform(0.5, 1))  # noqa: S311 - jitter
             return
         if found or self._wake.is_second_query_due:
-            self._wake.wait(self._until_records(min(self._poll_seconds, self._until_next_start(lanes))))
+            self._wake.wait(min(self._poll_seconds, self._until_next_start(lanes)), self._until_records())
             return
         if self._queues.have_changed():
             self._wake.set()
@@ -292,7 +293,7 @@ class ClaimLoop:
         due = self._next_due(lanes)
         if due is not None:  # A due job that was not claimed is locked by another transaction.
             seconds = min(max(due, MIN_WAIT_SECONDS) if due > 0 else LOCKED_WAIT_SECONDS, seconds)
-        self._wake.wait(seconds)
+        self._wake.wait(seconds, self._until_records())
 
     def _until_next_start(self, lanes: Iterable[AnyLane]) -> float:
         """Return the wait after a claim that found jobs."""

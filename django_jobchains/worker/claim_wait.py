@@ -28,7 +28,7 @@ class WakeUp:
         #: Whether the claim loop waits for a free slot: otherwise it has found fewer jobs than it has slots for.
         self.needs_slots = True
         self._changed = threading.Condition()
-        self._is_set = self._has_free_slot = False
+        self._is_set = self._has_free_slot = self._has_waited = False
         #: The job types that the next query, and the second one after a hint, are for; None for all.
         self._types: frozenset[str] | None = frozenset()
         #: Whether the next query is for all types, the time by which one must be, and whether the last one was.
@@ -110,10 +110,15 @@ class WakeUp:
         """Call before a query. Anything set from now on causes another query.
 
         Return the job types to query for; None for all. A query for some types does not delay the next one for all.
+        Records are queried in any case, so there are no types if only their time has come.
         """
         with self._changed:
             now = time.monotonic()
-            types = self._types if self._is_set or self._next_query_at(inf) <= now else None
+            # If the last query failed, there was no wait after it.
+            types = frozenset[str]() if self._has_waited else None
+            if self._is_set or self._next_query_at(inf) <= now:
+                types = self._types
+            self._has_waited = False
             if self._is_for_all or self._needs_free_slot or self._query_all_at <= now or types is None:
                 types, self._query_all_at = None, 0.0  # If this query fails, the next one is for all types too.
             self._was_for_all = types is None
@@ -155,11 +160,12 @@ class WakeUp:
     def is_second_query_due(self) -> bool:
         return self._second_query_at is not None
 
-    def wait(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        if self._was_for_all:
-            self._query_all_at = until
-        until = min(until, self._query_all_at)
+    def wait(self, seconds: float, records_seconds: float = inf) -> None:
+        """Wait for something that is set, or for one of these times: of the next query for all types, or of records."""
+        now = time.monotonic()
+        self._has_waited = True
+        self._query_all_at = now + seconds if self._was_for_all else min(now + seconds, self._query_all_at)
+        until = min(now + records_seconds, self._query_all_at)
         with waiting(), self._changed:
             while not self.must_query and (left := self._next_query_at(until) - time.monotonic()) > 0:
                 self._changed.wait(left)

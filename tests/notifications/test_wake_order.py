@@ -151,6 +151,16 @@ def test_hints_about_some_types_do_not_delay_the_query_for_all(clock):
         wake.wait(60)
 
 
+def test_query_for_records_is_not_for_jobs_whose_time_has_not_come(clock, monkeypatch):
+    wake = idle_wake_up()
+    monkeypatch.setattr(wake._changed, "wait", lambda seconds: setattr(clock, "now", clock.now + seconds))
+    found = []
+    for seconds in (60, 3, 60, 60):  # The second query has found a job that is due in three seconds.
+        wake.wait(seconds, 2)
+        found.append(wake.begin_query())
+    assert found == [set(), set(), None, set()]
+
+
 @pytest.mark.parametrize("is_full", [True, False])
 def test_query_that_found_enough_jobs_for_all_slots_is_followed_by_one_for_all_types(clock, is_full):
     wake = idle_wake_up()

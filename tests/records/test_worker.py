@@ -249,3 +249,17 @@ def test_notify_wakes_workers_after_the_commit(register, start_worker, events):
     Upload.objects.create()
     records.notify(Upload)
     until(lambda: in_state("completed"), 10)
+
+
+def test_queries_for_records_claim_no_jobs(processors, register, start_worker, monkeypatch):
+    claimed, looked = [], []
+    claim, dequeue = ClaimLoop._claim, RecordSource.dequeue
+    monkeypatch.setattr(ClaimLoop, "_claim", lambda *args: claimed.append(args) or claim(*args))
+    monkeypatch.setattr(RecordSource, "dequeue", lambda *args: looked.append(args) or dequeue(*args))
+    processors.register("records.job")(lambda job: None)
+    register(poll_every=0.05)
+    start_worker(poll_seconds=60)
+    until(lambda: len(looked) > 3)
+    before = len(claimed)
+    until(lambda: len(looked) > 20)
+    assert len(claimed) == before
