@@ -205,7 +205,7 @@ def find_problems(
 
     ``queues``: only problems of these, if not of all. ``schedules``: those that are failing or orphaned.
     """
-    of_schedules = list(problems_of_schedules(schedules)) if found.slots else []
+    of_schedules = list(problems_of_schedules(schedules)) if found.alive else []
     queues = list(found.queues if queues is None else queues)
     uncounted = [problem for problem in map(problem_of_records, records) if problem]
     late_seconds = get_settings().ALERT_DUE_SECONDS
@@ -267,13 +267,13 @@ def _due(kind: Kind, facts: QueueFacts | TypeFacts, found: Overview) -> Problem:
 
 def _unserved(found: Overview, queues: Iterable[QueueFacts], schedules: Sequence[Schedule]) -> Iterator[Problem]:
     """Yield the problems of due jobs that no worker will run, and of schedules that none fires."""
-    if found.slots:  # Workers that only do maintenance have none.
+    if found.slots:  # Workers that only do maintenance have none. They fire schedules.
         yield from (_due(UNSERVED_TYPE, kind, found) for kind in found.types if kind.is_unserved)
         yield from (_due(UNSERVED_QUEUE, queue, found) for queue in queues if queue.due and not found.is_served(queue))
     elif found.oldest_due_age_seconds is not None:
         seconds = found.oldest_due_age_seconds
         yield Problem(NO_WORKER_FOR_DUE_JOBS, "", found.due, found.is_due_lower_bound, seconds=seconds)
-    elif found.types or schedules:
+    elif not found.alive and (found.types or schedules):
         yield Problem(NO_WORKER)
 
 

@@ -263,7 +263,7 @@ class Chains(Part):
         paused = f"SELECT 1 FROM {self.tables.queue} AS queue WHERE queue.name = job.queue AND paused_at IS NOT NULL"
         return f"""
             SELECT job.type_name, job.status, job.queue, {self.db.seconds("clock.now", "job.run_at")},
-                EXISTS ({paused}), EXISTS (SELECT 1 FROM {self.tables.worker}),
+                EXISTS ({paused}), EXISTS (SELECT 1 FROM {self.tables.worker} WHERE slots > 0),
                 job.attempt - job.crashes - COALESCE(job.reschedules, 0)
             FROM {self.tables.job} AS job CROSS JOIN {self.db.clock} WHERE job.id {self._last_jobs.any_last_job}
         """

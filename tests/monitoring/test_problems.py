@@ -71,6 +71,8 @@ def test_a_worker_without_heartbeats_processes_nothing(store):
 
 def test_a_worker_that_only_does_maintenance_processes_nothing(store):
     beat(store, slots=0, type_names=())
+    create(store, 1, delay_seconds=3600)
+    assert texts() == [], "workers that run jobs may be stopped while nothing is due"
     create(store, 1)
     assert texts()[0].startswith("No worker is running. 1 job has been due")
     beat(store, "two:1:b", queues=("other",))

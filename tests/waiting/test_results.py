@@ -112,6 +112,9 @@ def test_timeout_error_counts_the_failed_attempts_of_a_job_that_is_tried_again(p
 
 def test_timeout_error_differs_while_workers_run(store, waits):
     chain = next(iter(waits))
+    worker(store, "maintenance:1:a", slots=0)
+    with pytest.raises(ChainTimeout, match="no worker is running"):
+        chain.result(0)
     worker(store)
     with pytest.raises(ChainTimeout, match="is due, but all workers are busy, or run other types or queues"):
         chain.result(0)
