@@ -9,6 +9,7 @@ from django.db import connection, transaction
 
 from django_jobchains import chains
 from django_jobchains.db import libpq
+from django_jobchains.db.connections import is_watched
 from django_jobchains.models import Job
 from django_jobchains.notifications import EVERY, KINDS, chain_finished, get_notifier, job_scheduled, postgres
 from django_jobchains.notifications.postgres import PostgresNotifier
@@ -195,6 +196,8 @@ def test_listen_using_must_be_an_alias(settings):
 @pytest.fixture
 def executed(monkeypatch):
     """The statements that are sent without a cursor, each with the state of its transaction."""
+    connection.ensure_connection()
+    is_watched(connection)  # The first call of a process asks the server whether there is a pooler.
     execute, executed = libpq.execute, []
 
     def recorded_execute(raw, sql):
