@@ -24,7 +24,6 @@ from django_jobchains.declare.policies import (
     resolve,
 )
 from django_jobchains.exceptions import FailJob, HandlerStuck, InvalidPayload, JobAborted, RescheduleJob
-from django_jobchains.payloads.codecs import unmarked
 from django_jobchains.store.errors import is_serialization_conflict
 from django_jobchains.store.rows import ClaimedJob, Effects, FailedTry, FailureKind, FinishedJob
 from django_jobchains.text.errors import clean, describe, log_error, log_text, traceback_of, without_variables
@@ -227,7 +226,7 @@ def _rescheduled(job: ClaimedJob, processor: Processor, policy: AttemptPolicy, e
         problem.__context__ = error
         return failed_try(job, processor, policy, problem)
     # The reason that the handler gave, or the error that it was handling.
-    reason = clean(unmarked(error.reason)) or (describe(error.__cause__) if error.__cause__ else "")
+    reason = clean(error.reason) or (describe(error.__cause__) if error.__cause__ else "")
     row = FailedTry(job.id, job.lease_number, reason, "", run_at, delay_seconds, is_failure=False)
     return Outcome(job, OutcomeKind.RESCHEDULED, failed=row, processor=processor, policy=policy)
 

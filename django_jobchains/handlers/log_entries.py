@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from django_jobchains.models import PROGRESS_TEXT_LENGTH, LogLine
-from django_jobchains.payloads.codecs import unmarked
 from django_jobchains.payloads.strict_json import write_json
 from django_jobchains.text.errors import clean
 
@@ -46,10 +45,8 @@ def clean_log_text(given: str) -> str:
 
 def clean_progress_text(given: str) -> str:
     """Return the text cleaned and, if it is too long, cut at its end; raise ``TypeError`` for other types."""
-    text = _text(given, "set_progress")
-    if len(text) > PROGRESS_TEXT_LENGTH:
-        text = text[: PROGRESS_TEXT_LENGTH - 1] + LEFT_OUT
-    return clean(text)
+    text = clean(_text(given, "set_progress"))
+    return text if len(text) <= PROGRESS_TEXT_LENGTH else text[: PROGRESS_TEXT_LENGTH - 1] + LEFT_OUT
 
 
 def checked_fraction(given: float) -> float:
@@ -64,7 +61,7 @@ def checked_fraction(given: float) -> float:
 def _text(given: str, name: str) -> str:
     if not isinstance(given, str):
         raise TypeError(f"job.{name}() takes a text, not {type(given).__name__}: convert it by str().")
-    return unmarked(str.__str__(given))
+    return str.__str__(given)
 
 
 def encode_fields(fields: Mapping[str, Any]) -> str | None:

@@ -17,7 +17,6 @@ from django.db.models.signals import pre_save
 from django.dispatch import receiver
 
 from django_jobchains.payloads.codecs import (
-    ENCODED,
     Unreadable,
     UnreadableText,
     decode_text,
@@ -26,6 +25,7 @@ from django_jobchains.payloads.codecs import (
     encode_text,
     get_codec,
 )
+from django_jobchains.text.errors import ENCODED, unmarked
 
 if TYPE_CHECKING:
     _Field = models.Field[Any, Any]
@@ -82,6 +82,8 @@ class PayloadField(_EncodedField, models.JSONField):
     def get_db_prep_save(self, value: Any, connection: BaseDatabaseWrapper) -> Any:
         if isinstance(value, Unreadable):
             return value.stored
+        if isinstance(value, str):
+            value = unmarked(value)
         if value is not None and not hasattr(value, "as_sql") and get_codec():
             value = json.loads(encode_json(json.dumps(value)))
         return super().get_db_prep_save(value, connection)
@@ -97,7 +99,7 @@ class PayloadTextField(_EncodedField, models.TextField):  # type: ignore[type-ar
         if isinstance(value, UnreadableText):
             value = value.stored
         elif value and not hasattr(value, "as_sql"):
-            value = encode_text(value)
+            value = encode_text(unmarked(value))
         return super().get_db_prep_save(value, connection)
 
 

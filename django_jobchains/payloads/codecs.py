@@ -18,15 +18,13 @@ from django.utils.module_loading import import_string
 
 from django_jobchains.conf import get_settings
 from django_jobchains.exceptions import InvalidPayload
-from django_jobchains.text.errors import log_error
+from django_jobchains.text.errors import ENCODED, log_error
 
 __all__ = ("PayloadCodec", "Unreadable", "decode_text")
 
 logger = getLogger("django_jobchains")
 
-#: What encoded texts begin with. Unencoded values that begin with it are refused.
-ENCODED = "jobchains-codec:"
-#: What encoded values of JSON columns begin with: they are JSON strings.
+#: What encoded values of JSON columns begin with: they are JSON strings. Unencoded values that do are refused.
 ENCODED_JSON = f'"{ENCODED}'
 #: Stored in place of an error or a log line that the codec cannot encode.
 NOT_STORED = "<not stored, because the payload codec failed; the log of the process has the reason>"
@@ -159,11 +157,6 @@ def decoded_value(value: Any) -> Any:
         return json.loads(_decode(value, InvalidPayload))
     except Exception as error:
         return Unreadable(error, json.dumps(value))
-
-
-def unmarked(text: str) -> str:
-    """Return a text that a handler passed, with a space before it if it looks like an encoded one."""
-    return f" {text}" if text.startswith(ENCODED) else text
 
 
 def encode_payloads(row: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from typing import Any
 
 from django_jobchains.conf import get_settings
 from django_jobchains.exceptions import InvalidInput, InvalidPayload
-from django_jobchains.payloads.codecs import ENCODED, ENCODED_JSON
+from django_jobchains.payloads.codecs import ENCODED_JSON
+from django_jobchains.text.errors import ENCODED
 from django_jobchains.text.validation_errors import MAX_KEY_LENGTH
 
 #: Every value of these types is JSON.

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, NamedTuple
 
-from django_jobchains.payloads.codecs import ENCODED, decode_text
+from django_jobchains.payloads.codecs import decode_text
 from django_jobchains.store.database import Part, rows_json, statement, statements
 from django_jobchains.store.errors import retried
-from django_jobchains.text.errors import first_line
+from django_jobchains.text.errors import ENCODED, first_line
 
 #: The limit of groups of one queue, type and priority that are counted.
 MAX_GROUPS = 1_000

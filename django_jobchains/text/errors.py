@@ -16,6 +16,8 @@ from django_jobchains.text.redaction import may_hold_secrets, redacted_text
 from django_jobchains.text.validation_errors import is_quoting, message_without_values
 
 MAX_BYTES = 64 * 1024
+#: What texts begin with that a payload codec has encoded: see ``payloads.codecs``.
+ENCODED = "jobchains-codec:"
 #: NUL and lone surrogates, which PostgreSQL or UTF-8 cannot store.
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
@@ -32,8 +34,10 @@ _MAX_REDACTED = 16 * 1024 * 1024
 def clean(text: str, max_bytes: int = MAX_BYTES) -> str:
     """Return the text without characters that cannot be stored, and cut in the middle to ``max_bytes``.
 
-    A text that has to be cut is redacted first, because the rest of a secret would not be recognized later.
+    A text that has to be cut is redacted first, because the rest of a secret would not be recognized later. A text that
+    looks like an encoded one does not any more.
     """
+    text = unmarked(text)
     if len(text) <= max_bytes:
         cleaned = _UNSTORABLE.sub("\ufffd", text)
         if len(cleaned.encode()) <= max_bytes:
@@ -42,6 +46,11 @@ def clean(text: str, max_bytes: int = MAX_BYTES) -> str:
     while len(text.encode()) > max_bytes:
         text = _cut(text, len(text) * 3 // 4)
     return text
+
+
+def unmarked(text: str) -> str:
+    """Return the text, with a space before it if it looks like an encoded one, which readers would decode."""
+    return f" {text}" if text.startswith(ENCODED) else text
 
 
 def _redacted_to_cut(text: str) -> str:

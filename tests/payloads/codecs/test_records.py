@@ -13,11 +13,12 @@ from django.urls import reverse
 
 from django_jobchains import records
 from django_jobchains.models import DeferredWrite
-from django_jobchains.payloads.codecs import ENCODED, Unreadable, decode_text
+from django_jobchains.payloads.codecs import Unreadable, decode_text
 from django_jobchains.records import PayloadField, PayloadTextField
 from django_jobchains.records.checks import check_records
 from django_jobchains.store.record_tables import RecordEnd
 from django_jobchains.testing import run_due_jobs
+from django_jobchains.text.errors import ENCODED
 from tests.payloads.codecs.conftest import CANARY, NEW_KEY, OLD_KEY, codec
 from tests.records.models import LETTER_COLUMNS, Letter, Upload
 

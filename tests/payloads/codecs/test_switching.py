@@ -4,14 +4,19 @@ import pytest
 from django.core.exceptions import FieldError
 
 from django_jobchains import chains
+from django_jobchains.attempts.outcome import crashed_try
+from django_jobchains.declare.policies import resolve
 from django_jobchains.exceptions import InvalidInput
 from django_jobchains.models import FailedAttempt, Job, JobProgress, LogLine
-from django_jobchains.payloads.codecs import ENCODED
+from django_jobchains.pools import ChildCrashed
 from django_jobchains.processors import RescheduleJob
+from django_jobchains.store import get_store
 from django_jobchains.testing import run_due_jobs
 from django_jobchains.testing.contracts.payloads import JSON_VALUES
+from django_jobchains.text.errors import ENCODED
 from tests.payloads.codecs.conftest import NEW_KEY, OLD_KEY, codec
 from tests.records.models import Upload
+from tests.support.jobs import running_job
 
 pytestmark = pytest.mark.django_db
 
@@ -83,6 +88,37 @@ def test_a_text_with_the_marker_is_text(processors, keys):
         run_due_jobs()
         texts = [LogLine.objects.get().text, JobProgress.objects.get().text, chain.refresh().last_error]
         assert texts == [f" {ENCODED}x"] * 3
+
+
+@with_and_without_codec
+def test_an_error_with_the_marker_is_text(processors, keys):
+    @processors.register("shop.marked", max_attempts=1)
+    def marked(job):
+        raise type(f"{ENCODED}x", (Exception,), {})
+
+    with codec(*keys):
+        chain = marked.enqueue()
+        run_due_jobs()
+        assert chain.refresh().last_error == f" {ENCODED}x"
+
+
+@with_and_without_codec
+def test_the_last_output_of_a_crashed_process_with_the_marker_is_text(registry, keys):
+    """A handler may print its input, which may be an encoded value that a user has found in the table."""
+    with codec(*keys):
+        printed = f"{ENCODED}x"
+        job, processor = running_job(get_store()), registry.processor("shop.echo")
+        outcome = crashed_try(job, processor, resolve(), ChildCrashed(-9, printed), printed)
+        get_store().attempts.reschedule([outcome.failed])
+        assert FailedAttempt.objects.get().traceback == f" {printed}"
+
+
+@with_and_without_codec
+def test_a_value_with_the_marker_that_a_project_saves_is_text(keys):
+    with codec(*keys):
+        Upload.objects.create(failure_message=f"{ENCODED}x", execution_logs=f"{ENCODED}x")
+        [row] = Upload.objects.values_list("failure_message", "execution_logs")
+        assert row == (f" {ENCODED}x",) * 2
 
 
 @pytest.mark.parametrize(

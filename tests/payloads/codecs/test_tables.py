@@ -11,10 +11,11 @@ from django_jobchains import chains, context
 from django_jobchains.declare.policies import Backoff
 from django_jobchains.exceptions import ChainFailed, InvalidOutput
 from django_jobchains.models import FailedAttempt, Job, JobProgress, LogLine
-from django_jobchains.payloads.codecs import ENCODED, Unreadable
+from django_jobchains.payloads.codecs import Unreadable
 from django_jobchains.processors import Deduplicate, FailJob
 from django_jobchains.store.rows import Effects, EndedAttempt
 from django_jobchains.testing import run_due_jobs
+from django_jobchains.text.errors import ENCODED
 from tests.payloads.codecs.conftest import CANARY, NEW_KEY, OLD_KEY, codec, raw_tables
 from tests.support.jobs import expire, failed_try, finished, new_job, next_job, running, stored
 
