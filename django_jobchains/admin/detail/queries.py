@@ -105,7 +105,7 @@ def steps(chain: Chain, ranges: Iterable[range], visibility: Visibility) -> dict
 
 
 def _add_levels(steps: dict[UUID, Step], seen: set[UUID], visibility: Visibility) -> None:
-    """Add the blockers of the steps, and the blockers of the current jobs of those chains."""
+    """Add the blockers of the steps, and the blockers of the visible current jobs of those chains."""
 
     def add(steps: dict[UUID, Step]) -> dict[UUID, ChainTree]:
         links = visibility.within(Chain, JobBlocker.objects.using(current_database()), "blocker_id")
@@ -114,7 +114,8 @@ def _add_levels(steps: dict[UUID, Step], seen: set[UUID], visibility: Visibility
     level = add(steps)
     for _ in range(MAX_LEVELS - 1):
         waiting = {tree.chain.current_job_id: tree for tree in level.values() if tree.chain.status == "blocked"}
-        current = {job_id: Step(tree.chain.current_job) for job_id, tree in waiting.items()}
+        hidden = visibility.hidden_jobs(waiting.keys())
+        current = {id_: Step(tree.chain.current_job) for id_, tree in waiting.items() if id_ not in hidden}
         for job_id, step in current.items():
             waiting[job_id].steps.append(step)
         level = add(current)

@@ -151,6 +151,15 @@ def test_hidden_steps_are_replaced_by_a_note(way, world, permissions, steps, not
     assert f"{note} not view" in shown
 
 
+def test_a_graph_does_not_name_hidden_steps_of_blockers(way, reader):
+    [waiting], at_hidden = own("blocked"), rows.chain(2, "blocked", OWN)
+    Job.objects.filter(pk=at_hidden[1].pk).update(type_name="rival.step")
+    rows.waits(waiting, at_hidden)
+    rows.waits(at_hidden[1], own("running"))
+    shown = everything_of(reader.get(page("chain", waiting.pk)))
+    assert (str(at_hidden[0].pk) in shown, "rival" in shown, str(at_hidden[1].pk) in shown) == (True, False, False)
+
+
 def test_a_chain_at_a_hidden_step_has_no_buttons(way, world, operator):
     shown = everything_of(operator.get(page("chain", world.ends_hidden[0].pk)))
     assert not [verb for verb in VERBS if f"/{verb}/" in shown]
