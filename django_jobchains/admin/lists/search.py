@@ -119,8 +119,11 @@ class _Search:
         """Restrict jobs to visible ones of visible chains. The first job may be hidden: it has the chain's id."""
         if self.visibility is None:
             return jobs
-        is_job_visible = Exists(self.visibility.rows(Job).filter(pk=OuterRef("pk")))
-        return self._within(jobs, "id").filter(Q(chain_index=0) | Q(is_job_visible))
+        jobs = self._within(jobs, "id")
+        is_job_visible = Q(Exists(self.visibility.rows(Job).filter(pk=OuterRef("pk"))))
+        if self.visibility.checks_each_row(Job):
+            is_job_visible = Q(pk__in=[job.pk for job in _seen(jobs.filter(is_job_visible), self.visibility)])
+        return jobs.filter(Q(chain_index=0) | is_job_visible)
 
     def _within(self, jobs: QuerySet[Job], column: str) -> QuerySet[Job]:
         """Restrict jobs to jobs that lead to visible rows: the chain, the job, or the jobs of the chain."""
