@@ -99,6 +99,8 @@ class DetailAdmin(ReadOnlyAdmin):
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """Show Django's page of the history, with the log entries of related rows."""
+        if not self.has_view_permission(request):  # Django checks it for a row that exists.
+            raise PermissionDenied
         key = self.key_of(unquote(object_id))
         entries = self.log_entries(key, self.visibility(request)) if key else None
         shown = _history(request, entries) if entries else {}
@@ -207,7 +209,8 @@ class ChainDetailAdmin(DetailAdmin):
             "created": presenter.timestamps.timestamp(found.created_at),
             "finished": presenter.timestamps.timestamp(found.finished_at),
             "took": span(presenter.timestamps.between(found.created_at, found.finished_at) or 0),
-            "is_scheduled": shown_status(found.current_job, presenter.timestamps) == ShownStatus.SCHEDULED,
+            "is_due_shown": not is_job_hidden
+            and shown_status(found.current_job, presenter.timestamps) == ShownStatus.SCHEDULED,
             "due": presenter.timestamps.timestamp(found.current_job.run_at),
             "step_count": number(count),
             "items": _items(steps, ranges, count, presenter, request),

@@ -62,7 +62,7 @@ def test_pages_of_types_and_queues_count_visible_jobs(way, operator, store):
     store.attempts.finish([finished(job)])
     assert claim(store, 3, types=[RIVAL])
     page = open_dashboard(operator, subject("type", OWN))
-    assert page.figures()["due jobs"] == "3"
+    assert (page.figures()["due jobs"], page.figures()["workers"]) == ("3", "1")
     assert page.root.all("figure") == []
     assert page.table("failing")[0][-1] == "OwnError: mine"
     hidden = open_dashboard(operator, subject("type", RIVAL))
@@ -72,6 +72,7 @@ def test_pages_of_types_and_queues_count_visible_jobs(way, operator, store):
         assert "No job was completed by a worker in this time." in page.text
         assert "No jobs are running." in page.text
         assert "Error" not in page.text
+        assert "workers" not in page.figures()
     for queue in ("own-queue", "rival-queue", "none"):
         assert operator.get(subject("queue", queue)).status_code == 404
 

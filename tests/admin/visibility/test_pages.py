@@ -2,6 +2,7 @@
 
 import html
 import re
+from datetime import UTC, datetime, timedelta
 from urllib.parse import urlencode
 
 import pytest
@@ -9,6 +10,7 @@ from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.auth.models import User
 from django.urls import reverse
 
+from django_jobchains import schedules
 from django_jobchains.db.ids import new_id
 from django_jobchains.models import Chain, Job
 from tests.admin import rows
@@ -158,6 +160,23 @@ def test_a_graph_does_not_name_hidden_steps_of_blockers(way, reader):
     rows.waits(at_hidden[1], own("running"))
     shown = everything_of(reader.get(page("chain", waiting.pk)))
     assert (str(at_hidden[0].pk) in shown, "rival" in shown, str(at_hidden[1].pk) in shown) == (True, False, False)
+
+
+def test_the_time_of_a_hidden_step_is_not_on_the_page_of_its_chain(way, reader):
+    first, step = rows.chain(2, "pending", OWN, run_at=datetime.now(UTC) + timedelta(days=3))
+    assert "due <time" in everything_of(reader.get(page("chain", first.pk)))
+    Job.objects.filter(pk=step.pk).update(type_name="rival.step")
+    assert "due <time" not in everything_of(reader.get(page("chain", first.pk)))
+
+
+@pytest.mark.parametrize("model", ["chain", "job", "schedule"])
+def test_without_a_permission_the_history_of_a_row_is_like_that_of_a_missing_one(db, model):
+    schedules.create("nightly", "shop.own", every=60)
+    chain = Chain.objects.get(pk=own()[0].pk)
+    ids = {"schedule": ["nightly", "none"]}.get(model, [chain.pk, new_id()])
+    client = browser("view_limitoverride")
+    addresses = [reverse(f"admin:django_jobchains_{model}_history", args=[id_]) for id_ in ids]
+    assert [client.get(address).status_code for address in addresses] == [403, 403]
 
 
 def test_a_chain_at_a_hidden_step_has_no_buttons(way, world, operator):
