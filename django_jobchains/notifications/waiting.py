@@ -233,13 +233,15 @@ class Waiter:
         #: Whether the time is up, and the call only waits for the reason: what the chain waits for, or "".
         self._needs_reason = False
         self._reason = ""
+        #: The error of the last query, or "".
+        self.error = ""
         self._notify = notify
         self._is_uncommitted = is_uncommitted
 
     def update(self, ending: ChainEnd, store: Store) -> None:
         """Receive the result of a query, on the watcher's thread."""
         is_first, self._was_queried = not self._was_queried, True
-        self.status = ending.status
+        self.status, self.error = ending.status, ""
         if is_known(ending, self._job_type):
             self.ending = ending
         if is_first and self._span is not None:
@@ -253,7 +255,8 @@ class Waiter:
     def result(self, timeout: float | None) -> Any:
         """Return the output, or raise the error for how the chain ended, or ``ChainTimeout``."""
         if self.ending is None:
-            raise ChainTimeout(self.chain_id, timeout or 0, self.status, self._reason)
+            reason = self._reason or (self.error and f"the query of its status failed: {self.error}")
+            raise ChainTimeout(self.chain_id, timeout or 0, self.status, reason)
         if self.ending.status is None and self._is_uncommitted:
             raise ChainNotCommitted(self.chain_id)
         return result_of(self.ending, self._job_type)
@@ -379,6 +382,10 @@ class ChainWatcher:
                 self._changed.notify_all()
 
     def _run(self) -> None:
+        # This thread does not use Django's connection pool, because the calls that wait may occupy all of it.
+        connection = connections[self._using]
+        options = {name: value for name, value in connection.settings_dict["OPTIONS"].items() if name != "pool"}
+        connection.settings_dict = {**connection.settings_dict, "OPTIONS": options}
         listener = self._listen()
         try:
             while (chain_ids := self._next()) is not None:
@@ -421,9 +428,13 @@ class ChainWatcher:
         try:
             endings = get_store(self._using).chains.ends(chain_ids)
         except Exception as error:
-            logger.warning("The query for chains that are waited for failed and will be repeated: %s", log_text(error))
+            text = log_text(error)
+            logger.warning("The query for chains that are waited for failed and will be repeated: %s", text)
             self._disconnect()
             with self._changed:
+                for chain_id in chain_ids:
+                    for waiter in self._waiters.get(str(chain_id), ()):
+                        waiter.error = text
                 self._query_at, self._rest_until = 0.0, time.monotonic() + RETRY_SECONDS
             return
         self._update_waiters(endings)

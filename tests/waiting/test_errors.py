@@ -41,6 +41,19 @@ def test_failed_query_is_repeated_before_the_next_poll(queries, error, caplog):
     assert str(error) in caplog.text
 
 
+def test_timeout_contains_the_error_of_the_last_query(queries, monkeypatch):
+    chain = approval.enqueue()
+    monkeypatch.setattr(waiting, "FIRST_QUERY_SECONDS", 0.2)
+    with monkeypatch.context() as patched:
+        patched.setattr(queries, "_record", lambda ids: raises(DatabaseError("no such table")))
+        with pytest.raises(ChainTimeout, match=r"the query of its status failed: DatabaseError: no such table\. W"):
+            chain.result(0.2)
+    monkeypatch.setattr(waiting, "FIRST_QUERY_SECONDS", 30)
+    queries.before_next = lambda: raises(DatabaseError("gone"))
+    with pytest.raises(ChainTimeout, match="no worker is running"):
+        chain.result(1)
+
+
 @pytest.mark.postgresql
 def test_terminated_sessions_are_replaced(queries):
     chain, waiter = waited_for()

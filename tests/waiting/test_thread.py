@@ -3,7 +3,7 @@
 import contextlib
 
 import pytest
-from django.db import connection
+from django.db import connection, connections
 
 from django_jobchains import chains
 from django_jobchains.chains import ChainTimeout
@@ -11,7 +11,16 @@ from django_jobchains.notifications import EVERY, chain_finished, waiting
 from django_jobchains.testing.contracts.concurrency import at_once
 from tests.support.attempts import committed
 from tests.support.waiting import until
-from tests.waiting.waiters import WaitingThread, approval, finish, sessions, threads, until_waiting, waited_for
+from tests.waiting.waiters import (
+    WAIT_CALLS,
+    WaitingThread,
+    approval,
+    finish,
+    sessions,
+    threads,
+    until_waiting,
+    waited_for,
+)
 
 pytestmark = committed
 
@@ -25,6 +34,16 @@ def linger(monkeypatch):
         monkeypatch.setattr(waiting, "IDLE_SECONDS", seconds)
 
     return linger
+
+
+@pytest.fixture
+def small_pool(monkeypatch):
+    """Let new threads use Django's connection pool, with two connections."""
+    pool = {"min_size": 2, "max_size": 2, "timeout": 1}
+    options = {**connections.settings["default"]["OPTIONS"], "pool": pool}
+    monkeypatch.setitem(connections.settings, "default", {**connections.settings["default"], "OPTIONS": options})
+    yield
+    at_once([lambda: connections["default"].close_pool()])
 
 
 def wait_briefly(seconds=0.01):
@@ -129,6 +148,16 @@ def test_hints_about_any_chain_do_not_keep_the_thread_alive(linger):
         return threads() == []
 
     until(is_gone)
+
+
+@pytest.mark.postgresql
+@pytest.mark.usefixtures("small_pool")
+@pytest.mark.parametrize("wait", [WAIT_CALLS["result"], WAIT_CALLS["aresult"]], ids=["result", "aresult"])
+def test_calls_that_occupy_all_connections_of_djangos_pool_are_notified(wait):
+    waits = [waited_for(wait) for _ in range(2)]
+    for chain, _ in waits:
+        finish(chain, "done")
+    assert [waiter.output() for _, waiter in waits] == ["done", "done"]
 
 
 def test_racing_first_waiters_share_one_thread(monkeypatch):
