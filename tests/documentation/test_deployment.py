@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 from django.core.management import load_command_class
+from django.db import connections
+
+from django_jobchains.testing.contracts.concurrency import at_once
 
 ROOT = Path(__file__).parents[2]
 FILES = ROOT / "docs" / "operate" / "files"
@@ -43,6 +46,24 @@ def test_the_worker_accepts_its_options(where: str) -> None:
     options = words[words.index("run_jobworker") + 1 :]
     parsed = load_command_class("django_jobchains", "run_jobworker").create_parser("manage.py", "x").parse_args(options)
     assert parsed.shutdown_timeout
+
+
+@pytest.mark.postgresql
+@pytest.mark.usefixtures("transactional_db", "small_pool")
+def test_forked_web_processes_inherit_no_connection_of_djangos_pool() -> None:
+    page = (ROOT / "docs" / "guides" / "workers.md").read_text()
+    hook = re.search(r"^```python\n(def pre_fork.*?)^```", page, re.MULTILINE | re.DOTALL)[1]  # type: ignore[index]
+    names: dict[str, Any] = {"Any": Any}
+    exec(hook, names)
+
+    def prepare_fork() -> Any:
+        connection: Any = connections["default"]
+        connection.ensure_connection()
+        pool = connection.pool
+        names["pre_fork"](None, None)
+        return pool.closed
+
+    assert at_once([prepare_fork]) == [True]
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 from django.apps import apps
 from django.conf import settings
-from django.db import connection
+from django.db import connection, connections
 from django.db.models import F
 
 from django_jobchains.models import Job
@@ -15,6 +15,7 @@ from django_jobchains.processors import Backoff, Lease, Processors, Registry
 from django_jobchains.store import get_store
 from django_jobchains.telemetry import add_sink, remove_sink
 from django_jobchains.telemetry.events import WorkerStopped
+from django_jobchains.testing.contracts.concurrency import at_once
 from django_jobchains.worker import Worker
 from tests.support import notifiers
 from tests.support.attempts import on_own_connection
@@ -208,6 +209,16 @@ def second_alias(tmp_path, transactional_db, django_db_blocker):
     """The alias of a second database, which is a SQLite file."""
     with sqlite_database("second", str(tmp_path / "second.sqlite3"), django_db_blocker) as alias:
         yield alias
+
+
+@pytest.fixture
+def small_pool(monkeypatch):
+    """Let new threads use Django's connection pool, with two connections."""
+    pool = {"min_size": 2, "max_size": 2, "timeout": 1}
+    options = {**connections.settings["default"]["OPTIONS"], "pool": pool}
+    monkeypatch.setitem(connections.settings, "default", {**connections.settings["default"], "OPTIONS": options})
+    yield
+    at_once([lambda: connections["default"].close_pool()])
 
 
 @pytest.fixture

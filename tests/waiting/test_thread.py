@@ -3,7 +3,7 @@
 import contextlib
 
 import pytest
-from django.db import connection, connections
+from django.db import connection
 
 from django_jobchains import chains
 from django_jobchains.chains import ChainTimeout
@@ -34,16 +34,6 @@ def linger(monkeypatch):
         monkeypatch.setattr(waiting, "IDLE_SECONDS", seconds)
 
     return linger
-
-
-@pytest.fixture
-def small_pool(monkeypatch):
-    """Let new threads use Django's connection pool, with two connections."""
-    pool = {"min_size": 2, "max_size": 2, "timeout": 1}
-    options = {**connections.settings["default"]["OPTIONS"], "pool": pool}
-    monkeypatch.setitem(connections.settings, "default", {**connections.settings["default"], "OPTIONS": options})
-    yield
-    at_once([lambda: connections["default"].close_pool()])
 
 
 def wait_briefly(seconds=0.01):
