@@ -13,15 +13,17 @@ from uuid import UUID
 
 import pytest
 import structlog
-from asgiref.sync import async_to_sync, sync_to_async
+from asgiref.sync import async_to_sync
 from django.db import transaction
 from django.http import HttpRequest, StreamingHttpResponse
 from django.test import RequestFactory
 from django.urls import path, reverse
 
 from django_jobchains import Processors, RunningJob, chains, monitoring, testing
-from django_jobchains.exceptions import ChainNotFound, JobTypeMismatch
+from django_jobchains.exceptions import ChainCancelled, ChainFailed, ChainNotFound, ChainTimeout, JobTypeMismatch
 from django_jobchains.middleware import Middleware
+from django_jobchains.processors import FailJob
+from tests.support.attempts import on_own_connection
 from tests.support.worker_rows import worker
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "integrations.md"
@@ -31,7 +33,10 @@ EXAMPLES = dict(re.findall(r"^```python\n# (.*?)\n(.*?)^```", PAGE.read_text(), 
 IMPORTED = {
     "Any": Any,
     "AsyncIterator": AsyncIterator,
+    "ChainCancelled": ChainCancelled,
+    "ChainFailed": ChainFailed,
     "ChainNotFound": ChainNotFound,
+    "ChainTimeout": ChainTimeout,
     "HttpRequest": HttpRequest,
     "Iterator": Iterator,
     "JobTypeMismatch": JobTypeMismatch,
@@ -40,7 +45,6 @@ IMPORTED = {
     "RunningJob": RunningJob,
     "StreamingHttpResponse": StreamingHttpResponse,
     "UUID": UUID,
-    "asyncio": asyncio,
     "chains": chains,
     "contextmanager": contextmanager,
     "dataclasses": dataclasses,
@@ -121,7 +125,9 @@ def test_a_rest_endpoint_cancels_and_hides_other_types(rest: Any) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_server_sent_events(import_lines: Any) -> None:
+def test_server_sent_events_do_not_use_the_connection_of_the_request(
+    import_lines: Any, django_assert_num_queries: Any
+) -> None:
     follow = example("Server-sent events")["follow"]
     chain = import_lines.enqueue(2)
 
@@ -131,10 +137,31 @@ def test_server_sent_events(import_lines: Any) -> None:
         async for line in response:
             lines.append(line)
             if len(lines) == 1:
-                await sync_to_async(testing.run_due_jobs)()
+                await asyncio.to_thread(on_own_connection, testing.run_due_jobs)
         return lines
 
-    assert async_to_sync(received)() == [b'data: {"status": "pending"}\n\n', b'data: {"status": "completed"}\n\n']
+    with django_assert_num_queries(0):
+        lines = async_to_sync(received)()
+    assert lines == [b'data: {"status": "pending"}\n\n', b'data: {"status": "completed"}\n\n']
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("status", ["failed", "cancelled"])
+def test_server_sent_events_end_with_the_chain(status: str, slice_: Processors) -> None:
+    @slice_.register("docs.fail")
+    def fail(job: RunningJob[None]) -> None:
+        raise FailJob("no such file")
+
+    chain = fail.enqueue()
+    if status == "cancelled":
+        chains.cancel(chain)
+    testing.run_due_jobs()
+    follow = example("Server-sent events")["follow"]
+
+    async def received() -> list[bytes]:
+        return [line async for line in await follow(RequestFactory().get("/"), chain.id)]
+
+    assert async_to_sync(received)() == [f'data: {{"status": "{status}"}}\n\n'.encode()]
 
 
 def test_a_health_check(store: Any, import_lines: Any) -> None:

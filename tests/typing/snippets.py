@@ -53,7 +53,7 @@ from rest_framework.response import Response
 from django_jobchains import *
 from django_jobchains import chains, context, monitoring, queues, records, schedules, testing
 from django_jobchains.admin import *
-from django_jobchains.chains import ChainNotFound, JobTypeMismatch
+from django_jobchains.chains import ChainCancelled, ChainFailed, ChainNotFound, ChainTimeout, JobTypeMismatch
 from django_jobchains.middleware import *
 from django_jobchains.models import Chain, Job
 from django_jobchains.pools import ChildCrashed, ChildTimeout, RemoteError
