@@ -348,7 +348,8 @@ class ChainNotCommitted(ChainTimeout):
         self.chain_id = chain_id
         self.status = None
         problem = ("it was enqueued in the transaction that is still open here, so no worker can run it. Wait after "
-                   "the 'with transaction.atomic():' block. In a TestCase, which never commits, call "
+                   "the 'with transaction.atomic():' block. If ATOMIC_REQUESTS opens it for the whole view, decorate "
+                   "the view with @transaction.non_atomic_requests. In a TestCase, which never commits, call "
                    "django_jobchains.testing.run_due_jobs() first.")  # fmt: skip
         JobchainsError.__init__(self, f"Chain {chain_id} is not committed: {problem}")
 
