@@ -259,7 +259,7 @@ class ConfirmedActions(PageAdmin):
             "more": max(0, len(rows) - MAX_LISTED_ROWS),
             "possible": len(possible),
             "impossible": max(len(keys), len(rows)) - len(possible),
-            "ids": keys,
+            "ids": [str(key) for key in keys],  # A template would format numbers with thousand separators.
             "ids_name": ACTION_CHECKBOX_NAME,
             "act_url": self.page_url(f"{self.action_prefix}{action.name}_many") if keys else "",
             "next": next_,

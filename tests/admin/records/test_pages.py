@@ -15,7 +15,7 @@ from django_jobchains.admin import base, record_admin
 from django_jobchains.admin.lists import filters
 from django_jobchains.admin.record_admin import JobRecordAdmin
 from django_jobchains.db.times import as_stored
-from tests.admin.browsing import act, act_many, messages_in, text_of, url, verb_url
+from tests.admin.browsing import act, act_many, choose_action, messages_in, text_of, url, verb_url
 from tests.admin.records.site import STATES, put, site, state_of
 from tests.records.models import Export, Letter, Repository, Upload
 
@@ -138,6 +138,15 @@ def test_actions_and_other_pages_do_not_get_hidden_rows(superuser, monkeypatch, 
         reason = f"1 row skipped: no longer exists ({record.pk})."
         assert messages_in(act_many(superuser, "cancel", [record], Export))[-1] == reason
         assert state_of(record) == "queued"
+
+
+def test_actions_accept_ids_that_pages_show_with_thousand_separators(superuser, settings):
+    settings.USE_THOUSAND_SEPARATOR = True
+    record = put(pk=1234567)
+    page = text_of(choose_action(superuser, "retry", [record], Upload))
+    sent = re.findall(r'name="_selected_action" value="([^"]+)"', page)
+    act_many(superuser, "retry", sent, Upload)
+    assert state_of(record) == "queued"
 
 
 def test_a_list_with_hidden_rows_checks_a_limited_number(superuser, monkeypatch):
