@@ -241,5 +241,12 @@ def _written(path: _Path | None) -> str:
     steps: list[str] = []
     while path is not None:
         path, key = path
-        steps.append(f"[{key}]" if isinstance(key, int) else f".{key if len(key) <= MAX_KEY_LENGTH else '…'}")
+        steps.append(path_step(key))
     return "$" + "".join(reversed(steps))
+
+
+def path_step(key: Any) -> str:
+    """Return how a path shows a key or an index."""
+    if isinstance(key, int):
+        return f"[{key}]"
+    return f".{key if len(str(key)) <= MAX_KEY_LENGTH else '…'}"

@@ -15,7 +15,7 @@ from django.apps import apps
 from django.db import DatabaseError, InterfaceError
 
 from django_jobchains.exceptions import InvalidPayload, RegistryError
-from django_jobchains.payloads.strict_json import decode, encode
+from django_jobchains.payloads.strict_json import decode, encode, path_step
 from django_jobchains.text.humanize import sentence
 from django_jobchains.text.validation_errors import describe_without_values, listed, number_of_problems, problems_of
 
@@ -166,8 +166,9 @@ class Codec:
         text = encode(plain, error)
         back = type_.load(plain)
         # If two equal texts are read back as different values, a difference proves nothing.
-        if not _is_same(value, back) and _is_same(back, type_.load(plain)):
-            raise error("It would be read back as another value: annotate the part that changes with its type.")
+        if (path := _changed_part(value, back)) and not _changed_part(back, type_.load(plain)):
+            remedy = "annotate it with its type, or with validators and serializers that restore it"
+            raise error(f"At {path}: it would be read back as another value: {remedy}.", path)
         return text
 
     def decode(self, text: str, error: type[InvalidPayload]) -> Any:
@@ -213,23 +214,25 @@ class Codec:
         return f"Not {'an' if self.name[:1].lower() in tuple('aeio') else 'a'} {self.name}"
 
 
-def _is_same(value: Any, back: Any) -> bool:
-    """Return whether a value was read back unchanged.
+def _changed_part(value: Any, back: Any, path: str = "$") -> str:
+    """Return the path of the first part that was read back as another value, or "" if there is none.
 
     Python calls a time that a change of clocks repeats or omits unequal to the same time with another time zone object,
     and every two instances of a dataclass with ``eq=False``.
     """
     if value == back:
-        return True
+        return ""
     if isinstance(value, datetime) and isinstance(back, datetime):
-        return value.isoformat() == back.isoformat()
+        return "" if value.isoformat() == back.isoformat() else path
     parts, others = _parts(value), _parts(back)
     if type(value) is not type(back) or parts.keys() != others.keys():
-        return False
+        return path
     different = [name for name in parts if parts[name] != others[name]]
     is_compared_by_identity = is_dataclass(value) and type(value).__eq__ is object.__eq__
-    can_differ_only_in_parts = bool(different) or is_compared_by_identity
-    return can_differ_only_in_parts and all(_is_same(parts[name], others[name]) for name in different)
+    if not different and not is_compared_by_identity:
+        return path
+    changes = (_changed_part(parts[name], others[name], path + path_step(name)) for name in different)
+    return next(filter(None, changes), "")
 
 
 def _parts(value: Any) -> Mapping[Any, Any]:

@@ -253,6 +253,31 @@ def test_a_value_that_would_be_read_back_as_another_is_refused_and_not_quoted(an
     assert "hunter2" not in str(caught.value)
 
 
+class Doubled(pydantic.BaseModel):
+    number: Annotated[int, pydantic.AfterValidator(lambda number: number * 2)]
+
+
+class Account(pydantic.BaseModel):
+    token: pydantic.SecretStr = pydantic.SecretStr("hunter2")
+    tries: dict[date, list[Doubled]] = {}
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        (Account(), "$.token._secret_value"),
+        (
+            Account(token="", tries={date(2026, 1, 1): [Doubled(number=0), Doubled(number=1)]}),
+            "$.tries.2026-01-01[1].number",
+        ),
+    ],
+)
+def test_an_error_about_a_changed_value_names_the_part(value, path):
+    with pytest.raises(InvalidInput, match="another value") as caught:
+        JobType("open", input=Account).item(value)
+    assert (caught.value.path, f"at {path}: " in str(caught.value)) == (path, True)
+
+
 @pytest.mark.parametrize(
     ("annotation", "value", "is_stored_as_given"),
     [
