@@ -442,7 +442,8 @@ def not_loaded(kind: RecordType, key: RecordKey, error: BaseException) -> EndedR
 def _wait_seconds(kind: RecordType, record: Any) -> float | None:
     """Return the seconds from when a record was due until it was dequeued, or None if they are unknown.
 
-    The queryset may defer the times, and the row no longer contains when a record has failed that is tried again.
+    The queryset may defer the times. The row of a record that has failed before contains neither when it failed nor
+    whether it was queued again since.
     """
     names = (kind.columns[column] for column in ("queued_at", "process_after", "started_at"))
     queued_at, process_after, started_at = (vars(record).get(name) for name in names)
