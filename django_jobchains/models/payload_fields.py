@@ -11,7 +11,7 @@ from django.core.exceptions import FieldError
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Case, F, Func, IntegerField, Value, When
-from django.db.models.functions import Cast, Left
+from django.db.models.functions import Cast, Coalesce, Left
 from django.db.models.lookups import Exact, LessThanOrEqual
 from django.db.models.signals import pre_save
 from django.dispatch import receiver
@@ -53,11 +53,13 @@ class _EncodedField(_Field):
 
     def get_db_prep_save(self, value: Any, connection: BaseDatabaseWrapper) -> Any:
         # A column with encoded values can be copied, and bulk_update() encodes the values in its expressions.
-        if hasattr(value, "as_sql") and get_codec() and not isinstance(value.output_field, _EncodedField):
-            raise FieldError(
-                f"The database cannot compute {self.name!r}, because JOBCHAINS['PAYLOAD_CODEC'] encodes it. Set it to "
-                "a value instead of an expression. bulk_update() sets different values in one statement."
-            )
+        if hasattr(value, "as_sql") and get_codec():
+            functions = {type(part) for part in value.flatten() if isinstance(part, Func)}
+            if functions - {Cast, Coalesce} or not isinstance(value.output_field, _EncodedField):
+                raise FieldError(
+                    f"The database cannot compute {self.name!r}, because JOBCHAINS['PAYLOAD_CODEC'] encodes it. Set it "
+                    "to a value instead of an expression. bulk_update() sets different values in one statement."
+                )
         return super().get_db_prep_save(value, connection)
 
     def _refuse(self) -> None:

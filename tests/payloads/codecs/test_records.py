@@ -6,8 +6,8 @@ import pickle
 import pytest
 from django.core.exceptions import FieldError
 from django.db import connection, transaction
-from django.db.models import F, JSONField, TextField, Value
-from django.db.models.functions import Cast
+from django.db.models import Case, F, JSONField, OuterRef, Subquery, TextField, Value, When
+from django.db.models.functions import Cast, Coalesce, Upper
 from django.test import override_settings
 from django.urls import reverse
 
@@ -117,6 +117,8 @@ def test_columns_can_be_copied_and_updated_in_bulk(keys):
     with codec(*keys):
         upload = Upload.objects.create(failure_message=CANARY, execution_logs=[CANARY])
         Upload.objects.update(failure_message=F("failure_message"), execution_logs=F("execution_logs"))
+        same = Subquery(Upload.objects.filter(pk=OuterRef("pk")).values("failure_message"))
+        Upload.objects.update(failure_message=Case(When(pk=0, then="failure_message"), default=Coalesce(same, same)))
         upload.refresh_from_db()
         assert (upload.failure_message, upload.execution_logs) == (CANARY, [CANARY])
         upload.failure_message, upload.execution_logs = f"new {CANARY}", [f"new {CANARY}"]
@@ -128,11 +130,15 @@ def test_columns_can_be_copied_and_updated_in_bulk(keys):
 
 def test_the_database_computes_columns_only_without_a_codec():
     upload = Upload.objects.create(result="a")
-    computed = [{"failure_message": F("result")}, {"execution_logs": Value([1], JSONField())}]
+    computed = [
+        {"failure_message": F("result")},
+        {"failure_message": Upper("failure_message")},
+        {"execution_logs": Value([1], JSONField())},
+    ]
     with codec():
         for values in computed:
             Upload.objects.update(**values)
-    assert [*Upload.objects.values_list("failure_message", "execution_logs")] == [("a", [1])]
+    assert [*Upload.objects.values_list("failure_message", "execution_logs")] == [("A", [1])]
     for values in computed:
         with pytest.raises(FieldError, match=f"cannot compute '{min(values)}'"), transaction.atomic():
             Upload.objects.update(**values)
