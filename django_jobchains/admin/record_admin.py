@@ -24,7 +24,7 @@ from django_jobchains.admin.base import LimitedPaginator, url_with
 from django_jobchains.admin.display import PERMISSION, Payloads, Timestamps
 from django_jobchains.admin.lists.filters import ChoiceFilter
 from django_jobchains.admin.visibility import has_own_view_permission, is_whole
-from django_jobchains.db.times import as_stored
+from django_jobchains.db.times import as_compared
 from django_jobchains.payloads.codecs import Unreadable
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.records.errors import RecordTypeNotFound
@@ -250,7 +250,7 @@ class RecordWaitFilter(ChoiceFilter):
     def narrowed(self, queryset: Any, value: str) -> Any:
         columns = record_types_of(queryset.model)[0].columns
         time, using = columns["process_after"], queryset.db
-        now = as_stored(get_store(using).stats.time_ago(0), using)
+        now = as_compared(get_store(using).stats.time_ago(0), using)
         is_later = Q(**{f"{time}__gt": now})
         is_due = Q(**{f"{time}__isnull": True}) | Q(**{f"{time}__lte": now})
         return queryset.filter(is_later if value == self.LATER else is_due, **{columns["state"]: "queued"})

@@ -18,7 +18,7 @@ from django.db.models.lookups import Exact, In
 
 from django_jobchains.conf import current_database
 from django_jobchains.db.ids import first_id_at
-from django_jobchains.db.times import as_stored, checked_time
+from django_jobchains.db.times import as_compared, checked_time
 from django_jobchains.exceptions import InvalidCursor
 from django_jobchains.statuses import FINAL, OPEN, Status
 
@@ -244,7 +244,7 @@ class ChainPartQuerySet(PagedQuerySet[ModelT]):
             if given is not None:
                 time = checked_time(given, name)
                 first_id = first_id_at(time + difference)
-                rows = rows.filter(**{f"created_at__{lookup}": as_stored(time, self.db), f"id__{lookup}": first_id})
+                rows = rows.filter(**{f"created_at__{lookup}": as_compared(time, self.db), f"id__{lookup}": first_id})
         return rows
 
 

@@ -39,8 +39,17 @@ class Times:
 
 
 def as_stored(moment: datetime, using: str) -> datetime:
-    """Return an aware time as Django reads it from this database, and compares it: naive without ``USE_TZ``."""
+    """Return an aware time as Django reads it from this database: naive without ``USE_TZ``."""
     return moment if settings.USE_TZ else Times(using).naive(moment)
+
+
+def as_compared(moment: datetime, using: str) -> datetime:
+    """Return an aware time as Django compares it with times of this database.
+
+    PostgreSQL takes aware times also without ``USE_TZ``. It would misread naive ones of the hour that is repeated when
+    daylight saving time ends.
+    """
+    return as_stored(moment, using) if connections[using].vendor == "sqlite" else moment
 
 
 def checked_time(time: datetime, name: str) -> datetime:

@@ -15,7 +15,7 @@ from django.db.models import Min, Model, Q, QuerySet
 from django.db.models.functions import Greatest
 
 from django_jobchains.db.async_twins import has_async_twin
-from django_jobchains.db.times import as_stored
+from django_jobchains.db.times import as_compared, as_stored
 from django_jobchains.notifications import EVERY, job_scheduled, ownership_lost, publish_after_commit
 from django_jobchains.records.declarations import RecordType
 from django_jobchains.records.errors import RecordTypeNotFound, checked_after
@@ -144,8 +144,10 @@ class RecordQuerySet(QuerySet[ModelT]):
     def max_duration_in_queue(self) -> timedelta:
         """Return the longest wait of the records that could be processed now, by the database's clock."""
         name = self.record_type.columns
-        now = as_stored(get_store(self.db).stats.time_ago(0), self.db)
-        is_fresh, is_due = Q(**{f"{name['process_after']}__isnull": True}), Q(**{f"{name['process_after']}__lte": now})
+        moment = get_store(self.db).stats.time_ago(0)
+        now, limit = as_stored(moment, self.db), as_compared(moment, self.db)
+        is_fresh = Q(**{f"{name['process_after']}__isnull": True})
+        is_due = Q(**{f"{name['process_after']}__lte": limit})
         waiting = self.exclude(**{name["cancel"]: True})
         # In the order of the index, which min() would not use.
         fresh = waiting._in_state("queued").filter(is_fresh).order_by(name["process_after"], name["queued_at"])

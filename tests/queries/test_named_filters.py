@@ -1,6 +1,6 @@
 """The named filters of ``Job.objects`` and ``Chain.objects``, alone and combined."""
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
 import pytest
@@ -170,6 +170,17 @@ def test_created_between_takes_the_same_times_without_use_tz(model, settings):
     assert model.objects.created_between(earlier, later_on).get().pk == chain.id
     assert not model.objects.created_between(later_on, None).exists()
     assert not model.objects.created_between(None, earlier).exists()
+
+
+@MODELS
+def test_created_between_distinguishes_the_repeated_hour_without_use_tz(model, settings):
+    first = datetime(2026, 10, 25, 0, 30, tzinfo=UTC)  # 02:30, as is the time an hour later
+    times = [first, first + timedelta(hours=1)]
+    made = [rows(1, [UUID(int=first_id_at(time).int | uuid4().int >> 48)], time) for time in times]
+    settings.TIME_ZONE, settings.USE_TZ = "Europe/Berlin", False
+    for time, ids in zip(times, made, strict=True):
+        found = model.objects.created_between(time, time + MICROSECOND)
+        assert list(found.values_list("pk", flat=True)) == ids
 
 
 def test_a_job_has_its_own_creation_time():

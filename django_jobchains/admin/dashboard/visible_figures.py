@@ -8,7 +8,7 @@ from django.db.models import QuerySet
 
 from django_jobchains.admin.lists.changelists import ERROR_LENGTH
 from django_jobchains.admin.visibility import LARGE, Visibility
-from django_jobchains.db.times import Times, as_stored
+from django_jobchains.db.times import Times, as_compared
 from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.models.payload_fields import text_start
 from django_jobchains.monitoring import FailingType, Overview
@@ -53,7 +53,7 @@ class Failures:
 def visible_failures(visibility: Visibility, using: str) -> dict[str, Failures]:
     """Return the visible failed attempts of the last day by type, most recent failure first."""
     all_ = FailedAttempt.objects.using(using)
-    start = as_stored(get_store(using).stats.time_ago(FAILING_SECONDS), using)
+    start = as_compared(get_store(using).stats.time_ago(FAILING_SECONDS), using)
     attempts: QuerySet[FailedAttempt] = all_.filter(finished_at__gt=start)
     # No index includes the time. Without a minimum id, the query would read all attempts if few failed recently.
     for oldest in all_.order_by("-pk").values_list("pk", flat=True)[MAX_ATTEMPTS_READ - 1 : MAX_ATTEMPTS_READ]:
