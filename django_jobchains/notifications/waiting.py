@@ -288,12 +288,12 @@ def _reason(ending: ChainEnd, store: Store) -> str:
     """Return what a chain that has not ended waits for, or "" if that is unknown."""
     try:
         found = store.chains.wait_of(ending.chain_id)
+        return "" if found is None or found.status != ending.status else _reason_of(found, store)
     except Exception:  # The timeout is the error to raise.
         return ""
-    return "" if found is None or found.status != ending.status else _reason_of(found)
 
 
-def _reason_of(found: ChainWait) -> str:
+def _reason_of(found: ChainWait, store: Store) -> str:
     if found.status == Status.BLOCKED:
         return "it is blocked by other chains that have not completed"
     if found.status != Status.PENDING:
@@ -311,7 +311,8 @@ def _reason_of(found: ChainWait) -> str:
         return f"its queue {found.queue!r} is paused. Resume it with manage.py jobchains resume {found.queue}"
     if found.has_worker:
         reason = f"its job {found.type_name!r} is due, but all workers are busy, or run other types or queues"
-        if job_type is not None:
+        # A task of Django's framework is not declared, and this process may not have used it.
+        if job_type is not None or found.type_name in store.task_names.read():
             return reason
         return f"{reason}, or do not know its type, which no jobs module of an app in INSTALLED_APPS declares"
     return (

@@ -10,7 +10,7 @@ from django.db import connection, transaction
 
 from django_jobchains import chains, queues, testing
 from django_jobchains.chains import ChainCancelled, ChainFailed, ChainNotFound, ChainTimeout
-from django_jobchains.models import Job
+from django_jobchains.models import Job, TaskName
 from django_jobchains.notifications import waiting
 from django_jobchains.processors import FailJob, JobType, Processors
 from django_jobchains.store import get_store
@@ -127,6 +127,14 @@ def test_timeout_error_of_a_type_outside_the_jobs_modules_names_the_cause(store)
     chain = Processors().register("waits.elsewhere")(lambda job: None).enqueue()
     worker(store)
     with pytest.raises(ChainTimeout, match=r"know its type, which no jobs module of an app in INSTALLED_APPS declares"):
+        chain.result(0)
+
+
+def test_timeout_error_of_a_task_that_this_process_has_not_used_does_not_mention_jobs_modules(store):
+    TaskName.objects.create(name="waits.elsewhere")
+    chain = Processors().register("waits.elsewhere")(lambda job: None).enqueue()
+    worker(store)
+    with pytest.raises(ChainTimeout, match=r"all workers are busy, or run other types or queues\. Waiting"):
         chain.result(0)
 
 
