@@ -246,7 +246,7 @@ def test_expired_jobs_that_maintenance_cannot_cancel_are_logged_once_per_round(l
     assert [line.partition(",")[0] for line in lines] == ["4 expired jobs cannot be cancelled yet"] * 2
 
 
-def test_locked_dependent_of_a_stuck_job_delays_only_that_job(processors, quick, make_worker):
+def test_locked_dependent_of_a_stuck_job_does_not_delay_other_maintenance(processors, quick, make_worker):
     follower = processors.register("worker.follower", on_blocker_failure="fail")(lambda job: None)
     unblocker = Unblocker(make_worker().components.context, SimpleNamespace(is_first=True))
     failed = quick.enqueue()
