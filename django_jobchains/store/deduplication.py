@@ -53,7 +53,8 @@ class Deduplicate:
                 "scope='incomplete_or_recent' needs a window: pass for example window=timedelta(hours=1), or use "
                 "scope='incomplete' to match only chains that may still run."
             )
-        object.__setattr__(self, "window", self.window_seconds)  # "5m" and 300 are equal.
+        if not isinstance(self.window, int):
+            object.__setattr__(self, "window", self.window_seconds)  # "5m" and 300 are equal.
         # A generator can be read only once.
         excluded = chain_ids_of(self.exclude_chain_ids, "exclude_chain_ids")
         object.__setattr__(self, "exclude_chain_ids", excluded)

@@ -205,7 +205,7 @@ def reason_of(error: JobchainsError) -> str:
     if isinstance(error, ChainReferenced):
         # Without the waiting jobs, which may belong to chains that are hidden from this user.
         needed = list(dict.fromkeys(chain_id for chain_id, _job_id in error.references))
-        text = gettext("uncompleted jobs of other chains need %(chains)s, delete those chains too")
+        text = gettext("uncompleted jobs of other chains need %(chains)s, delete those other chains too")
         return text % {"chains": some_of(needed)}
     return str(error)
 

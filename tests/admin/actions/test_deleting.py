@@ -44,7 +44,8 @@ def test_a_chain_that_others_wait_for_is_kept_and_the_page_links_to_them(superus
     for reply in (act(superuser, "delete", waiting[0]), act_many(superuser, "delete", [free, waiting[0]])):
         message = messages_in(reply)[-1]
         assert message == (
-            f"Nothing was changed: uncompleted jobs of other chains need {waiting[0].id}, delete those chains too."
+            f"Nothing was changed: uncompleted jobs of other chains need {waiting[0].id}, "
+            "delete those other chains too."
         )
     assert everything() == before
 
