@@ -170,7 +170,9 @@ class Job(ReadOnlyInstance, ChainPart, models.Model):
     #: The name and the key by which its starts are counted. NULL if they are not counted.
     rate_key: str | None = columns.TextField(_("rate key"), null=True)
 
-    # Annotated, because without its plugin for Django, mypy takes it for a plain manager. It has all methods of one.
+    # Annotated, because type checkers without a plugin for Django would not know the methods of JobQuerySet. They do
+    # not know those that only managers have, such as db_manager(). With a class that inherits both, filter() and others
+    # would also return managers.
     objects: ClassVar[JobQuerySet] = JobQuerySet.as_manager()  # type: ignore[assignment]
 
     class Meta:
