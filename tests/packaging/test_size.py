@@ -20,28 +20,28 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 #: Lines of code of each entry at the root of the package. An entry may exceed its budget by a twentieth. A change that
 #: makes one smaller lowers its budget.
 BUDGETS = {
-    "worker": 5826,
-    "store": 5751,
-    "admin": 4560,
+    "worker": 5830,
+    "store": 5752,
+    "admin": 4566,
     "cli": 2029,
     "telemetry": 1825,
     "children": 1638,
     "attempts": 1532,
-    "notifications": 1790,
+    "notifications": 1797,
     "declare": 1831,
     "testing": 990,
-    "records": 972,
+    "records": 974,
     "chains": 657,
-    "models": 899,
+    "models": 902,
     "handlers": 539,
     "monitoring": 795,
-    "db": 686,
-    "text": 514,
+    "db": 688,
+    "text": 518,
     "migrations": 627,
-    "payloads": 607,
+    "payloads": 612,
     "management": 417,
     "middleware": 320,
-    "exceptions": 258,
+    "exceptions": 259,
     "conf": 215,
     "values": 156,
     "isolation": 121,
@@ -60,8 +60,8 @@ BUDGETS = {
     "tasks_backend": 669,
     "schedules": 382,
 }
-MAX_CODE = 39_035
-MAX_LINES = 55_190
+MAX_CODE = 39_070
+MAX_LINES = 55_245
 MAX_FILES = 260
 MAX_LINES_OF_A_FILE = 700
 #: The number of private functions of up to three lines that are called in one place.
