@@ -86,10 +86,6 @@ class Sink(Generic[EndT]):
         """
         raise NotImplementedError
 
-    def is_temporary(self, error: Exception) -> bool:
-        """Return whether an error may disappear, besides conflicts."""
-        return False
-
     def replace(self, end: EndT, error: Exception) -> bool:
         """Replace an end that cannot be written by a simpler one. Return False if it can only be tried again."""
         raise NotImplementedError
@@ -205,7 +201,8 @@ class EndWriter(Generic[EndT]):
             if self._sink.has_written(end):
                 raise
             is_slow = is_out_of_time(error) and self._delayed.errors(end) < MAX_TIMEOUTS
-            if is_slow or is_conflict(error) or self._sink.is_temporary(error):
+            # The end is not to blame for a missing column or privilege.
+            if is_slow or is_conflict(error) or is_statement_invalid(error):
                 self._delay(end, describe(error))
             elif self._sink.replace(end, error):
                 self._write_one(end)
@@ -548,10 +545,6 @@ class RecordSink(Sink[EndedRecord]):
                 if number == key[1] and state in _WRITTEN[ended.end.kind]:
                     ended.state = state
         return [unwritten[key] for key in found.locked]
-
-    def is_temporary(self, error: Exception) -> bool:
-        """Return whether the table lacks a column, for example before a migration."""
-        return is_statement_invalid(error)
 
     def replace(self, ended: EndedRecord, error: Exception) -> bool:
         """Replace an end that is refused: by an error, then by one without a message, and then only release the record.

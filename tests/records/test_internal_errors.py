@@ -4,7 +4,7 @@ import threading
 from contextlib import ExitStack, contextmanager, nullcontext
 
 import pytest
-from django.db import DataError, OperationalError, connection
+from django.db import DataError, OperationalError
 from django.db.models.signals import post_init
 
 from django_jobchains.attempts.record_attempt import RecordAttempt, RecordEnvironment
@@ -19,6 +19,7 @@ from django_jobchains.worker.records import RecordSource
 from django_jobchains.worker.slots import Slots
 from tests.records.conftest import refusing
 from tests.records.models import LETTER_COLUMNS, Letter, Upload
+from tests.support.databases import without_column
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -113,27 +114,11 @@ def test_records_are_handed_back_after_an_error_of_the_worker(register, start_wo
     until(lambda: Upload.objects.filter(state="completed").count() == 2)
 
 
-@contextmanager
-def renamed(table, column):
-    """Let a column be missing, as before a migration."""
-    execute(f"ALTER TABLE {table} RENAME COLUMN {column} TO away")
-    try:
-        yield
-    finally:
-        execute(f"ALTER TABLE {table} RENAME COLUMN away TO {column}")
-
-
-def execute(*statements):
-    with connection.cursor() as cursor:
-        for statement in statements:
-            cursor.execute(statement)
-
-
 def test_a_missing_column_costs_the_backlog_no_attempt(register, start_worker, caplog):
     handled = []
     register(lambda record, run: handled.append(record.pk), queryset=Upload.objects.select_related("repository"))
     Upload.objects.bulk_create([Upload() for _ in range(30)])
-    with renamed("records_repository", "priority"):
+    with without_column("records_repository", "priority"):
         start_worker(slots=4, poll_seconds=0.05)
         until(lambda: Upload.objects.filter(lease_number__gt=1, state="queued").exists(), what=states)
     until(lambda: Upload.objects.filter(state="completed").count() == 30, what=states)
@@ -171,7 +156,7 @@ def test_a_child_process_hands_a_record_back_that_it_cannot_load(processors, reg
         if change == "archived":
             Upload.objects.update(result="archive")
         else:
-            stack.enter_context(renamed("records_repository", "priority"))
+            stack.enter_context(without_column("records_repository", "priority"))
         environment = RecordEnvironment(processors.record_types["records.upload"], get_store(), print)
         ended = child_attempt._handle((upload.pk, 1), environment, AbortSignal())
     assert ended.is_handed_back
@@ -303,7 +288,7 @@ def test_an_end_waits_for_a_column_that_is_missing(register, start_worker, event
     Upload.objects.create()
     start_worker()
     until(lambda: attempts)
-    with renamed("records_upload", "finished_at"):
+    with without_column("records_upload", "finished_at"):
         gate.set()
         until(lambda: events.of(OutcomeDelayed))
     until(lambda: Upload.objects.get().state == "completed")

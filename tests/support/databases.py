@@ -89,3 +89,15 @@ def without_table(name):
     yield
     with connections["default"].cursor() as cursor:
         cursor.execute(f"ALTER TABLE elsewhere RENAME TO {name}")
+
+
+@contextmanager
+def without_column(table, name):
+    """Rename a column for the time of the block, as before a migration."""
+    with connections["default"].cursor() as cursor:
+        cursor.execute(f"ALTER TABLE {table} RENAME COLUMN {name} TO elsewhere")
+    try:
+        yield
+    finally:
+        with connections["default"].cursor() as cursor:
+            cursor.execute(f"ALTER TABLE {table} RENAME COLUMN elsewhere TO {name}")

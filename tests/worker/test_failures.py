@@ -12,10 +12,11 @@ from django_jobchains.models import FailedAttempt, Job
 from django_jobchains.processors import Backoff, FailJob, Lease, RescheduleJob, RunningJob
 from django_jobchains.store.attempts import Attempts
 from django_jobchains.telemetry import add_sink, remove_sink
-from django_jobchains.telemetry.events import AttemptEnded, ThreadFailed
+from django_jobchains.telemetry.events import AttemptEnded, OutcomeDelayed, ThreadFailed
 from django_jobchains.worker.slots import Backlog
 from tests.store.methods import method as method_of
 from tests.store.methods import replace_method
+from tests.support.databases import without_column
 from tests.support.waiting import stays, until, until_completed
 from tests.support.workers import completed
 
@@ -226,6 +227,29 @@ def test_outcome_that_cannot_be_written_does_not_affect_its_batch(processors, st
     assert FailedAttempt.objects.filter(job=first).count() == 1
     until(lambda: len(events.of(AttemptEnded)) == 19)
     assert stays(lambda: len(events.of(AttemptEnded)) == 19, 0.2)
+
+
+def test_outcome_waits_for_a_column_that_is_missing(processors, start_worker, gate, events, caplog):
+    """As during a deployment, or while a privilege is missing. The handler is not called again."""
+    attempts = []
+
+    @processors.register("worker.returns")
+    def returns(job):
+        attempts.append(job.attempt)
+        gate.wait(30)
+
+    enqueued = chains.enqueue_many([returns.item() for _ in range(3)])
+    start_worker(slots=3)
+    until(lambda: len(attempts) == 3)
+    with without_column("django_jobchains_job", "finished_at"):
+        gate.set()
+        until(lambda: len(events.of(OutcomeDelayed)) == 3)
+    for chain in enqueued:
+        until_completed(chain)
+    assert attempts == [1, 1, 1]
+    assert not FailedAttempt.objects.exists()
+    assert "Traceback" not in caplog.text
+    assert all("finished_at" in event.error for event in events.of(OutcomeDelayed))
 
 
 def test_completion_by_hand_is_not_mistaken_for_the_outcome_that_could_not_be_written(
