@@ -19,6 +19,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
 from django_jobchains.db import libpq
+from django_jobchains.db.setup import is_session_read_only
 from django_jobchains.exceptions import ConnectionLost, TransactionLeftOpen
 
 logger = getLogger("django_jobchains")
@@ -103,11 +104,18 @@ def is_lost(connection: BaseDatabaseWrapper) -> bool:
     return connection.closed_in_transaction or _transaction_status(connection.connection) == _UNKNOWN
 
 
-def repair_connections() -> None:
-    """Repair every connection of this thread after an error. If that fails, drop all of them."""
+def repair_connections(error: BaseException | None = None) -> None:
+    """Repair every connection of this thread after an error. If that fails, drop all of them.
+
+    After ``error`` of a read-only session, drop the connections without a transaction: their queries would succeed.
+    """
+    is_read_only = error is not None and is_session_read_only(error)
     try:
         for connection in opened_connections():
-            _repair(connection)
+            if is_read_only and not connection.in_atomic_block:
+                drop_connection(connection)
+            else:
+                _repair(connection)
     except BaseException:
         close_thread_connections()
 

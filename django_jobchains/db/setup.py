@@ -55,7 +55,12 @@ def setup_problem(using: str) -> str:
 
 
 def remedy_for(error: BaseException, using: str) -> str:
-    """Return the remedy for an error due to missing tables or columns, or "" for any other error."""
+    """Return the remedy for an error due to missing tables or columns or a read-only session, "" for any other one."""
+    if is_session_read_only(error):
+        return (
+            "The session is read-only: check that it leads to the primary, and default_transaction_read_only. A new "
+            "session is opened."
+        )
     return _remedy(using) if is_table_missing(error) or is_column_missing(error) else ""
 
 
@@ -65,6 +70,11 @@ def is_table_missing(error: BaseException) -> bool:
 
 def is_column_missing(error: BaseException) -> bool:
     return _is_undefined(error, "42703", "no such column") or _is_undefined(error, "", "has no column named")
+
+
+def is_session_read_only(error: BaseException) -> bool:
+    """Return whether PostgreSQL rejected a write, on a standby or due to ``default_transaction_read_only``."""
+    return getattr(error.__cause__, "sqlstate", None) == "25006"
 
 
 def _is_undefined(error: BaseException, sqlstate: str, words: str) -> bool:

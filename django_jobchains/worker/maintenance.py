@@ -35,7 +35,7 @@ class FailureLog:
         if not self.is_failing:
             logger.warning(self._text, self._worker, log_text(error))
         self.is_failing = True
-        repair_connections()
+        repair_connections(error)
 
     def succeeded(self) -> None:
         self.is_failing = False
@@ -70,7 +70,7 @@ class RecordFailures:
 
         After a failed transaction, Django has already connected again if the database responds.
         """
-        repair_connections()
+        repair_connections(error)
         if is_database_away(error) and self.store.connection.connection is None:
             raise error
         if self._throttles[name].allows():
@@ -124,7 +124,7 @@ class PeriodicTasks:
                     self._run(task)
                 except BaseException as error:
                     errors.append(error)
-                    repair_connections()  # The next task uses the same connection.
+                    repair_connections(error)  # The next task uses the same connection.
         for other in errors[1:]:
             logger.warning("Another periodic task failed as well, and is retried: %s", log_text(other))
         if errors:

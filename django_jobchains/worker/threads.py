@@ -88,7 +88,6 @@ class OwnedThread:
 
     def _run(self) -> None:
         _own.thread = self
-        self.connection = connections[self._using] if self._using else None
         try:
             while not self.stopping.is_set():
                 self._step_once()
@@ -98,6 +97,7 @@ class OwnedThread:
 
     def _step_once(self) -> None:
         self._busy_since = time.monotonic()
+        self.connection = connections[self._using] if self._using else None  # It may have been replaced.
         try:
             self._step()
             self._failures, self.is_failing = 0, False
@@ -113,7 +113,7 @@ class OwnedThread:
             fatal |= is_table_missing(error)
             text = f"{text}. {remedy}"
         report(ThreadFailed(self._worker, self.name, text, self._failures, fatal))
-        repair_connections()
+        repair_connections(error)
         if fatal:
             self.stopping.set()
             self._give_up()

@@ -11,6 +11,7 @@ from django.db.backends.signals import connection_created
 from django_jobchains import chains
 from django_jobchains.db.libpq import add_network_options
 from django_jobchains.models import Job
+from django_jobchains.telemetry.events import ThreadFailed
 from tests.shop.models import Effect
 from tests.support.statements import statements_of_others
 from tests.support.waiting import stays, until, until_completed
@@ -136,6 +137,28 @@ def test_connection_closed_by_the_server_in_a_handler_is_replaced(processors, st
     start_worker(slots=1, poll_seconds=0.2)
     until_completed(chain)
     assert chain.current_job.attempt == 2
+
+
+@pytest.mark.postgresql
+def test_read_only_sessions_are_replaced(recording, start_worker, events, monkeypatch):
+    """They were opened while the database was read-only, or a proxy led to a standby. ``SELECT 1`` succeeds there."""
+    monkeypatch.setattr("django_jobchains.worker.threads.LAST_WAIT_SECONDS", 0.2)
+
+    with connection.cursor() as cursor:
+        alter = f"ALTER DATABASE {connection.ops.quote_name(connection.settings_dict['NAME'])}"
+        cursor.execute(f"{alter} SET default_transaction_read_only = on")
+        try:
+            worker = start_worker(poll_seconds=0.1)
+            threads = worker.components.threads
+            until(lambda: events.of(ThreadFailed))
+        finally:
+            cursor.execute(f"{alter} RESET default_transaction_read_only")
+    assert all("The session is read-only" in event.error for event in events.of(ThreadFailed))
+    chain = recording.enqueue()
+    until_completed(chain)
+    assert chain.current_job.attempt == 1
+    until(lambda: not any(thread.is_failing for thread in threads.values()))
+    assert threads["claim-loop"].connection.connection is not None  # for the cancellation of a claim
 
 
 def lose_the_reply(*, is_committed):
