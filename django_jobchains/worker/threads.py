@@ -129,6 +129,7 @@ class OwnedThread:
             yield
         finally:
             self._busy_since = time.monotonic()
+            repair_connections()  # The server may have ended the session while it was idle.
 
 
 _own = threading.local()

@@ -11,7 +11,7 @@ from django.db.backends.signals import connection_created
 from django_jobchains import chains
 from django_jobchains.db.libpq import add_network_options
 from django_jobchains.models import Job
-from django_jobchains.telemetry.events import ThreadFailed
+from django_jobchains.telemetry.events import AttemptEnded, ThreadFailed
 from tests.shop.models import Effect
 from tests.support.statements import statements_of_others
 from tests.support.waiting import stays, until, until_completed
@@ -137,6 +137,23 @@ def test_connection_closed_by_the_server_in_a_handler_is_replaced(processors, st
     start_worker(slots=1, poll_seconds=0.2)
     until_completed(chain)
     assert chain.current_job.attempt == 2
+
+
+@pytest.mark.postgresql
+def test_sessions_that_the_server_ended_while_they_were_idle_are_replaced(recording, start_worker, events):
+    """As after ``idle_session_timeout``. No thread fails, so that nothing that depends on an end is lost."""
+    worker = start_worker(poll_seconds=0.2)
+    until_completed(recording.enqueue())
+    writer = worker.components.threads["outcome-writer"]
+    until(lambda: worker.components.outcome_writer.is_drained and not writer.busy_seconds)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+    until_completed(recording.enqueue())
+    until(lambda: len(events.of(AttemptEnded)) == 2)
+    assert writer.name not in {event.thread for event in events.of(ThreadFailed)}
 
 
 @pytest.mark.postgresql
