@@ -21,6 +21,8 @@ _CHARGES = "rate_key text, started_at bigint"
 _KEYS = "key text"
 #: More microseconds than any bucket can lack.
 _NO_SLACK = 2**62
+#: The microseconds by which a start may be later than a statement's time, which a concurrent transaction may have set.
+_MAX_AHEAD = 10_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -170,7 +172,10 @@ class Rates(Part):
 
     @retried
     def forget(self, limit: int) -> int:
-        """Delete rows of full buckets, which have no meaning; return their number."""
+        """Delete rows of full buckets, which have no meaning; return their number.
+
+        Also deletes those with a start in the future: the clock was ahead, and nothing could start until that time.
+        """
         return len(self.db.fetch(self._forget, [limit]))
 
     @statement
@@ -250,9 +255,11 @@ class Rates(Part):
 
     @statement
     def _forget(self) -> str:
+        now = self.db.microseconds(self.db.now)
         full = f"""
             SELECT state.key FROM {self.tables.rate_state} AS state
-            WHERE state.full_at <= {self.db.microseconds(self.db.now)} LIMIT %s {self.db.skip_lock("state")}
+            WHERE state.full_at <= {now} OR state.started_at > {now} + {_MAX_AHEAD}
+            LIMIT %s {self.db.skip_lock("state")}
         """
         return f"DELETE FROM {self.tables.rate_state} WHERE key {self.db.any_of(full)} RETURNING key"
 

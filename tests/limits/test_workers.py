@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from django.db import connection
+from django.db.models import F
 from django.test.utils import CaptureQueriesContext
 
 from django_jobchains import chains, limits
@@ -277,6 +278,17 @@ def test_batches_keep_limits_in_tests(processors):
     chains.enqueue_many([sync.item(number) for number in range(7)])
     run_due_jobs()
     assert sizes == [2, 1]
+
+
+def test_jobs_start_again_after_the_clock_was_ahead(processors, settings, start_worker):
+    settings.JOBCHAINS = {"SWEEP_SECONDS": 0.1}
+    sync = processors.register("limits.sync", rate=Rate(5, per=1))(lambda job: None)
+    start_worker(poll_seconds=0.1)
+    sync.enqueue("before")
+    until(lambda: completed() == 1)
+    RateState.objects.update(started_at=F("started_at") + 3_600_000_000, full_at=F("full_at") + 3_600_000_000)
+    sync.enqueue("after")
+    until(lambda: completed() == 2)
 
 
 def test_workers_start_jobs_at_their_rate(processors, start_worker):

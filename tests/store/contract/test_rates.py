@@ -319,6 +319,20 @@ def test_full_buckets_are_forgotten(store):
     assert RateState.objects.get().key == "shop.ship a"
 
 
+def test_buckets_from_a_clock_that_was_ahead_are_forgotten(store):
+    """Otherwise nothing would start for as long as the clock was ahead. A few seconds are not a wrong clock."""
+    add(store, "a", 2)
+    store.db.ahead_seconds = 5
+    assert len(claim(store)) == 1
+    store.db.ahead_seconds = 0
+    assert store.rates.forget(10) == 0
+    store.db.ahead_seconds = -3_600
+    add(store, "a", 2)
+    assert claim(store) == []
+    assert store.rates.forget(10) == 1
+    assert len(claim(store)) == 1
+
+
 @committing
 def test_a_claim_that_is_tried_again_counts_once(store, monkeypatch):
     add(store, "a", 5)
