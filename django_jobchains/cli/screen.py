@@ -21,11 +21,12 @@ from uuid import UUID
 
 from django.core.management.base import OutputWrapper
 from django.db import Error as DatabaseError
-from django.db import ProgrammingError
 from django.utils import timezone
 
+from django_jobchains.db.setup import is_column_missing, is_table_missing
 from django_jobchains.db.times import Times
 from django_jobchains.payloads.codecs import Unreadable
+from django_jobchains.store.errors import INSUFFICIENT_PRIVILEGE, sqlstate
 from django_jobchains.text import errors
 from django_jobchains.text.errors import printable
 from django_jobchains.text.humanize import ago, number
@@ -296,9 +297,12 @@ def first_line(text: str | None) -> str:
 
 def database_message(error: DatabaseError) -> str:
     """Return a database error on one line, with a remedy if one is known."""
-    text = first_line(str(error)).rstrip(".")
-    is_unmigrated = isinstance(error, ProgrammingError) or "no such table" in text
-    return f"Database error: {text}.{' Has manage.py migrate been run?' if is_unmigrated else ''}"
+    text, remedy = first_line(str(error)).rstrip("."), ""
+    if is_table_missing(error) or is_column_missing(error):
+        remedy = " Has manage.py migrate been run?"
+    elif sqlstate(error) == INSUFFICIENT_PRIVILEGE:
+        remedy = " Grant the privilege to the database user of this command."
+    return f"Database error: {text}.{remedy}"
 
 
 def as_json(value: Any) -> Any:

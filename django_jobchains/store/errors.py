@@ -25,6 +25,7 @@ FEATURE_NOT_SUPPORTED = "0A000"
 REVALIDATION = "RevalidateCachedQuery"
 #: transaction_rollback, program_limit_exceeded
 STATEMENT_CLASSES = ("40", "54")
+INSUFFICIENT_PRIVILEGE = "42501"
 #: syntax_error_or_access_rule_violation
 INVALID_CLASS = "42"
 TRIES = 8

@@ -6,7 +6,7 @@ from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
-from django.db import OperationalError, ProgrammingError
+from django.db import OperationalError
 
 from django_jobchains import queues, schedules
 from django_jobchains.chains import enqueue
@@ -104,16 +104,16 @@ def test_due_records_count_as_due_jobs_do(run, store, clock, registry):
     assert run(*words).code == 0
 
 
-@pytest.mark.parametrize("error", [OperationalError("refused\nIs it running?"), ProgrammingError("no such table")])
-def test_a_database_error_is_a_problem_without_a_traceback(run, monkeypatch, error):
+def test_a_database_error_is_a_problem_without_a_traceback(run, monkeypatch):
+    error = OperationalError("refused\nIs it running?")
+
     def away(using, **options):
         raise error
 
     monkeypatch.setattr(health, "overview", away)
     done = run("health")
     assert (done.code, done.error) == (1, "Not healthy: 1 problem.")
-    assert done.out.startswith(f"Database error: {str(error).splitlines()[0]}.")
-    assert ("Has manage.py migrate been run?" in done.out) == ("table" in str(error))
+    assert done.out == "Database error: refused.\n"
     found = run("health", "--format", "json").json
     assert (found["problems"][0]["code"], found["workers"], found["backlog"]) == ("database", None, None)
 

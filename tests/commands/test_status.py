@@ -2,10 +2,12 @@
 
 import io
 import re
+import sqlite3
 import sys
 from dataclasses import replace
 from datetime import timedelta
 
+import psycopg
 import pytest
 from django.core.management import call_command
 from django.db import OperationalError, ProgrammingError, connection
@@ -168,17 +170,25 @@ def test_lines_fit_the_terminal(run, store, command, width):
 
 
 @pytest.mark.parametrize(
-    ("error", "has_hint"), [(ProgrammingError("no such table: x\nLINE 1"), True), (OperationalError("refused"), False)]
+    ("cause", "remedy"),
+    [
+        (sqlite3.OperationalError("no such table: x\nLINE 1"), "Has manage.py migrate been run?"),
+        (psycopg.errors.UndefinedColumn("no x"), "Has manage.py migrate been run?"),
+        (psycopg.errors.InsufficientPrivilege("denied"), "Grant the privilege to the database user of this command."),
+        (psycopg.errors.SyntaxError("near x"), "near x."),
+    ],
 )
-def test_a_database_error_is_one_line_with_a_remedy(run, monkeypatch, error, has_hint):
+def test_a_database_error_is_one_line_with_a_remedy(run, monkeypatch, cause, remedy):
+    error = ProgrammingError(*cause.args)
+
     def overview(using):
-        raise error
+        raise error from cause
 
     monkeypatch.setattr(status, "overview", overview)
     done = run("status")
     assert done.code == 1
     assert done.error.startswith(f"Database error: {str(error).splitlines()[0]}.")
-    assert done.error.endswith("Has manage.py migrate been run?") == has_hint
+    assert done.error.endswith(remedy)
 
 
 # Queues
