@@ -52,7 +52,7 @@ Condition = Q | bool
 
 DEFERRED = (
     "%d ends of records of %r could not be written, for example because the records are locked. They are stored, and "
-    "any worker applies them when the locks are released."
+    "any worker applies them when this is possible."
 )
 
 

@@ -19,8 +19,8 @@ logger = getLogger("django_jobchains")
 
 #: Logged when outcomes and jobs are deferred: see docs/decisions/0031-deferred-writes.md.
 DEFERRED = (
-    "%d outcomes could not be written and %d jobs could not be returned to the queue, because the jobs are locked. "
-    "They are stored, and any worker applies them when the locks are released."
+    "The ends of %d attempts could not be written, for example because their jobs are locked. They are stored, and any "
+    "worker applies them when this is possible."
 )
 
 #: How often the stop request is checked for urgency.
@@ -134,15 +134,18 @@ class Shutdown:
     def _write_back(self, keys: list[AttemptKey], ended: Sequence[EndedAttempt], has_begun: bool) -> None:
         try:
             locked = hand_back_unlocked(self._store, keys, has_begun=has_begun)
-            if ended or locked:
-                self._defer([*ended, *(EndedAttempt("handed_back", key, has_begun=has_begun) for key in locked)])
-                logger.warning(DEFERRED, len(ended), len(locked))
+            left = [*ended, *(EndedAttempt("handed_back", key, has_begun=has_begun) for key in locked)]
+            if left and (stored := self._defer(left)):
+                logger.warning(DEFERRED, stored)
         except Exception as error:
             text = "Jobs could not be returned to the queue; they are reclaimed when their leases expire: %s"
             log_error(logger, error, text)
 
-    def _defer(self, ended: Sequence[EndedAttempt]) -> None:
-        """Store how attempts ended. An end that cannot be stored, for example encoded, does not affect the others."""
+    def _defer(self, ended: Sequence[EndedAttempt]) -> int:
+        """Store how attempts ended, and return how many were stored.
+
+        An end that cannot be stored, for example encoded, does not affect the others.
+        """
         try:
             self._store.deferred.defer(ended)
         except Exception as error:
@@ -151,9 +154,9 @@ class Shutdown:
             if len(ended) == 1:
                 text = "The outcome of job %s could not be stored; the job is reclaimed when its lease expires: %s"
                 log_error(logger, error, text, ended[0].key[0])
-                return
-            for attempt in ended:
-                self._defer([attempt])
+                return 0
+            return sum(self._defer([attempt]) for attempt in ended)
+        return len(ended)
 
     def _cancel_claim(self, thread: OwnedThread) -> None:
         """Cancel a claim that is still running: if the server finished it later, its jobs would count as crashed."""

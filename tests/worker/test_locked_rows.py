@@ -443,6 +443,23 @@ def test_worker_that_stops_while_a_job_is_locked_stores_the_result_for_later(gat
     assert not DeferredWrite.objects.filter(kind="outcome").exists()
 
 
+def test_outcome_that_cannot_be_stored_is_not_reported_as_stored(gated, gate, start, store, monkeypatch, caplog):
+    """A codec may refuse it, for example."""
+    defer, enqueued = store.deferred.defer, [gated.enqueue() for _ in range(2)]
+
+    def refuse_one(ended):
+        if enqueued[0].id in {attempt.key[0] for attempt in ended}:
+            raise ValueError("no key")
+        defer(ended)
+
+    monkeypatch.setattr(store.deferred, "defer", refuse_one)
+    locks = return_and_stop(start(), gate, *enqueued)
+    until(lambda: "The ends of 1 attempts could not be written" in caplog.text)
+    assert f"The outcome of job {enqueued[0].id} could not be stored" in caplog.text
+    for other in locks:
+        other.result()
+
+
 def test_handler_inside_complete_does_not_prevent_other_hand_backs(processors, start, gate, caplog):
     """Its own job is returned to the queue when its transaction has ended, without counting an attempt."""
     is_inside = threading.Event()
@@ -464,7 +481,9 @@ def test_handler_inside_complete_does_not_prevent_other_hand_backs(processors, s
     assert is_inside.wait(15)
     worker.stop(timeout=0)
     until(lambda: {chain.refresh().status for chain in others} == {"pending"})
-    until(lambda: "0 outcomes could not be written and 1 jobs could not be returned to the queue" in caplog.text)
+    until(
+        lambda: "The ends of 1 attempts could not be written, for example because their jobs are locked" in caplog.text
+    )
     assert locked.refresh().status == "running"
     gate.set()
     start()
