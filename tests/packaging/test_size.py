@@ -21,9 +21,9 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 #: makes one smaller lowers its budget.
 BUDGETS = {
     "worker": 5830,
-    "store": 5752,
+    "store": 5756,
     "admin": 4566,
-    "cli": 2029,
+    "cli": 2033,
     "telemetry": 1825,
     "children": 1638,
     "attempts": 1532,
@@ -35,7 +35,7 @@ BUDGETS = {
     "models": 902,
     "handlers": 539,
     "monitoring": 795,
-    "db": 688,
+    "db": 700,
     "text": 518,
     "migrations": 627,
     "payloads": 612,
@@ -60,8 +60,8 @@ BUDGETS = {
     "tasks_backend": 669,
     "schedules": 382,
 }
-MAX_CODE = 39_070
-MAX_LINES = 55_245
+MAX_CODE = 39_087
+MAX_LINES = 55_272
 MAX_FILES = 260
 MAX_LINES_OF_A_FILE = 700
 #: The number of private functions of up to three lines that are called in one place.
