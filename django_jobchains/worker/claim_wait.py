@@ -28,11 +28,13 @@ class WakeUp:
         #: Whether the claim loop waits for a free slot: otherwise it has found fewer jobs than it has slots for.
         self.needs_slots = True
         self._changed = threading.Condition()
-        self._is_set = self._has_free_slot = self._has_waited = False
+        self._is_set = self._has_free_slot = False
         #: The job types that the next query, and the second one after a hint, are for; None for all.
         self._types: frozenset[str] | None = frozenset()
         #: Whether the next query is for all types, the time by which one must be, and whether the last one was.
         self._is_for_all, self._query_all_at, self._was_for_all = True, 0.0, True
+        #: Until when to wait after the last query for jobs, 0 before that; whether the last query was for records only.
+        self._until, self._was_for_records = 0.0, False
         self._second_query_at: float | None = None
         #: When to query for jobs that other workers are to claim first.
         self._late_at: float | None = None
@@ -114,11 +116,10 @@ class WakeUp:
         """
         with self._changed:
             now = time.monotonic()
-            # If the last query failed, there was no wait after it.
-            types = frozenset[str]() if self._has_waited else None
-            if self._is_set or self._next_query_at(inf) <= now:
-                types = self._types
-            self._has_waited = False
+            is_asked = self._is_set or self._next_query_at(inf) <= now
+            self._was_for_records = not (is_asked or self._is_for_all or self._needs_free_slot) and now < self._until
+            types = self._types if is_asked else frozenset[str]() if self._was_for_records else None
+            self._until = self._until if self._was_for_records else 0.0
             if self._is_for_all or self._needs_free_slot or self._query_all_at <= now or types is None:
                 types, self._query_all_at = None, 0.0  # If this query fails, the next one is for all types too.
             self._was_for_all = types is None
@@ -163,9 +164,11 @@ class WakeUp:
     def wait(self, seconds: float, records_seconds: float = inf) -> None:
         """Wait for something that is set, or for one of these times: of the next query for all types, or of records."""
         now = time.monotonic()
-        self._has_waited = True
-        self._query_all_at = now + seconds if self._was_for_all else min(now + seconds, self._query_all_at)
-        until = min(now + records_seconds, self._query_all_at)
+        until = min(now + seconds, self._until) if self._was_for_records else now + seconds
+        if self._was_for_all:
+            self._query_all_at = until
+        self._until = min(until, self._query_all_at)
+        until = min(self._until, now + records_seconds)
         with waiting(), self._changed:
             while not self.must_query and (left := self._next_query_at(until) - time.monotonic()) > 0:
                 self._changed.wait(left)

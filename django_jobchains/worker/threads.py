@@ -27,6 +27,8 @@ from django_jobchains.text.errors import describe
 LOCK_SECONDS = 0.02
 FIRST_WAIT_SECONDS = 0.1
 LAST_WAIT_SECONDS = 10.0
+#: After a wait of this length, a thread checks its connections. No server ends sessions that are idle for less.
+IDLE_SECONDS = 0.5
 #: The limit of consecutive failures, except database failures, before the worker stops, so that a process manager
 #: starts a new one.
 MAX_FAILURES = 10
@@ -125,11 +127,13 @@ class OwnedThread:
     @contextmanager
     def waits(self) -> Iterator[None]:
         self._busy_since, self.is_failing = None, False
+        started = time.monotonic()
         try:
             yield
         finally:
             self._busy_since = time.monotonic()
-            repair_connections()  # The server may have ended the session while it was idle.
+            if self._busy_since - started >= IDLE_SECONDS:
+                repair_connections()  # The server may have ended the session.
 
 
 _own = threading.local()

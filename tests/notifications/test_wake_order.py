@@ -161,6 +161,26 @@ def test_query_for_records_is_not_for_jobs_whose_time_has_not_come(clock, monkey
     assert found == [set(), set(), None, set()]
 
 
+def test_wait_after_a_query_for_some_types_replaces_the_one_before(clock):
+    wake = idle_wake_up()
+    for seconds in (0.05, 60):  # The first query has found jobs, the second one none.
+        wake.set(["a"])
+        wake.wait(seconds)
+        assert wake.begin_query() == {"a"}
+    wake.set([])
+    wake.wait(60)
+    clock.now += 1
+    assert wake.begin_query() == set()
+
+
+def test_query_after_one_that_failed_is_for_all_types(clock):
+    wake = idle_wake_up()
+    wake.set(["a"])
+    wake.wait(60)
+    assert wake.begin_query() == {"a"}
+    assert wake.begin_query() is None
+
+
 @pytest.mark.parametrize("is_full", [True, False])
 def test_query_that_found_enough_jobs_for_all_slots_is_followed_by_one_for_all_types(clock, is_full):
     wake = idle_wake_up()

@@ -20,7 +20,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 #: Lines of code of each entry at the root of the package. An entry may exceed its budget by a twentieth. A change that
 #: makes one smaller lowers its budget.
 BUDGETS = {
-    "worker": 5830,
+    "worker": 5833,
     "store": 5756,
     "admin": 4566,
     "cli": 2033,
@@ -60,8 +60,8 @@ BUDGETS = {
     "tasks_backend": 669,
     "schedules": 382,
 }
-MAX_CODE = 39_087
-MAX_LINES = 55_272
+MAX_CODE = 39_093
+MAX_LINES = 55_279
 MAX_FILES = 260
 MAX_LINES_OF_A_FILE = 700
 #: The number of private functions of up to three lines that are called in one place.

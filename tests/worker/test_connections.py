@@ -140,8 +140,9 @@ def test_connection_closed_by_the_server_in_a_handler_is_replaced(processors, st
 
 
 @pytest.mark.postgresql
-def test_sessions_that_the_server_ended_while_they_were_idle_are_replaced(recording, start_worker, events):
+def test_sessions_that_the_server_ended_while_they_were_idle_are_replaced(recording, start_worker, events, monkeypatch):
     """As after ``idle_session_timeout``. No thread fails, so that nothing that depends on an end is lost."""
+    monkeypatch.setattr("django_jobchains.worker.threads.IDLE_SECONDS", 0)
     worker = start_worker(poll_seconds=0.2)
     until_completed(recording.enqueue())
     writer = worker.components.threads["outcome-writer"]
