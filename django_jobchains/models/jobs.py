@@ -170,9 +170,9 @@ class Job(ReadOnlyInstance, ChainPart, models.Model):
     #: The name and the key by which its starts are counted. NULL if they are not counted.
     rate_key: str | None = columns.TextField(_("rate key"), null=True)
 
-    # Annotated, because type checkers without a plugin for Django would not know the methods of JobQuerySet. They do
-    # not know those that only managers have, such as db_manager(). With a class that inherits both, filter() and others
-    # would also return managers.
+    # For type checkers without a plugin for Django, which would not know the methods of JobQuerySet. Methods that only
+    # managers have, such as db_manager(), are errors there. If the annotation were a class that inherits both, filter()
+    # would return a manager.
     objects: ClassVar[JobQuerySet] = JobQuerySet.as_manager()  # type: ignore[assignment]
 
     class Meta:

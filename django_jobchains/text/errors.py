@@ -35,7 +35,7 @@ def clean(text: str, max_bytes: int = MAX_BYTES) -> str:
     """Return the text without characters that cannot be stored, and cut in the middle to ``max_bytes``.
 
     A text that has to be cut is redacted first, because the rest of a secret would not be recognized later. A text that
-    looks like an encoded one does not any more.
+    looks like an encoded one gets a space before it.
     """
     text = unmarked(text)
     if len(text) <= max_bytes:

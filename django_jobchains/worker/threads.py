@@ -27,7 +27,7 @@ from django_jobchains.text.errors import describe
 LOCK_SECONDS = 0.02
 FIRST_WAIT_SECONDS = 0.1
 LAST_WAIT_SECONDS = 10.0
-#: After a wait of this length, a thread checks its connections. No server ends sessions that are idle for less.
+#: After a wait of at least this length, a thread checks whether the server has ended its sessions.
 IDLE_SECONDS = 0.5
 #: The limit of consecutive failures, except database failures, before the worker stops, so that a process manager
 #: starts a new one.
@@ -133,7 +133,7 @@ class OwnedThread:
         finally:
             self._busy_since = time.monotonic()
             if self._busy_since - started >= IDLE_SECONDS:
-                repair_connections()  # The server may have ended the session.
+                repair_connections()
 
 
 _own = threading.local()

@@ -82,7 +82,7 @@ def test_e008_an_unusable_store(settings, path, words):
 
 
 def test_e008_postgresql_without_psycopg_3(monkeypatch):
-    """Such as with psycopg2. The notifier does not work either, but has no message of its own."""
+    """For example, if only psycopg2 is installed. That the notifier cannot be used either is not a second error."""
     monkeypatch.setattr(connections["default"], "vendor", "postgresql")
     monkeypatch.setattr(store, "_stores", {})
     monkeypatch.setattr(store, "_store", store._store.__wrapped__)
